@@ -117,7 +117,7 @@ def _settings(given: argparse.Namespace) -> list[str]:
 
 def folds(given: argparse.Namespace) -> Part:
     from hasten.cli.folds import parse_folds
-    from hasten.train.folds import train_folds
+    from hasten.training.folds import train_folds
 
     budget = _budget(given)
     out = _folds_folder(given, 0)
@@ -138,7 +138,7 @@ def folds(given: argparse.Namespace) -> Part:
 def ensemble(given: argparse.Namespace) -> Part:
     """Each run predicts alone too: the first figure of each list is seed 0's."""
     from hasten.cli.folds import parse_folds
-    from hasten.train.folds import train_folds
+    from hasten.training.folds import train_folds
 
     budget, seeds = _budget(given), list(range(given.seeds or (2 if given.quick else 3)))
     alone = [

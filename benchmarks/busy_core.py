@@ -146,7 +146,7 @@ def make_steps(source: str) -> None:
     from hasten.feed.feed import Feed
     from hasten.observe.clock import Clock
     from hasten.runtime.core_follower import cores_followed
-    from hasten.train.compose import prepare_run
+    from hasten.training.compose import prepare_run
 
     many = 10**6
     given = {"train.steps": many, "train.precision": "fp32", "train.channels_last": "true", "train.compile": "false"}

@@ -26,7 +26,7 @@ def rescored(task: Task, weights: Path, *, depth_first: bool) -> float:
 
     from benchmarks.ladder.record import case_scores, class_masks, mean_score
     from hasten.checkpoint.file import write_checkpoint
-    from hasten.predict.predict import predict
+    from hasten.prediction.predict import predict
 
     state = torch.load(weights, map_location="cpu", weights_only=True)
     content: dict[str, Any] = {

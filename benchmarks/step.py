@@ -68,8 +68,8 @@ def make_step(*, surgery: bool, loss: bool) -> Callable[[], float]:
     from hasten.optim.average import average_of
     from hasten.optim.build import build_optimizer
     from hasten.runtime.allocator import keep_freed_memory
-    from hasten.train.step import TrainStep
-    from hasten.train.update import Update
+    from hasten.training.step import TrainStep
+    from hasten.training.update import Update
 
     keep_freed_memory()
     network, compute = parts(surgery=surgery, loss=loss)

@@ -95,11 +95,11 @@ def measured(config: RunConfig, scratch: Path) -> dict[str, float]:
 def scores(config: RunConfig, weights: Path) -> dict[str, float]:
     import torch
 
-    from hasten.evaluate.dice import counts_of, dice_of
-    from hasten.predict.infer import infer_labels
-    from hasten.predict.model import load_model
-    from hasten.train.plan import plan_run
-    from hasten.train.prepare_cases import arena_of
+    from hasten.evaluation.dice import counts_of, dice_of
+    from hasten.prediction.infer import infer_labels
+    from hasten.prediction.model import load_model
+    from hasten.training.plan import plan_run
+    from hasten.training.prepare_cases import arena_of
 
     planned = plan_run(config)
     arena = arena_of(planned)

@@ -18,9 +18,9 @@ import hasten
 from hasten.cache.build import get_arena
 from hasten.feed.feed import Feed
 from hasten.optim.average import average_of
-from hasten.train.plan import plan_run
-from hasten.train.sampling import choose_program
-from hasten.train.update import Update
+from hasten.training.plan import plan_run
+from hasten.training.sampling import choose_program
+from hasten.training.update import Update
 
 
 def main(source: str, steps: int = 100, how: str = "hasten", *settings: str) -> list[float]:

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from monai.networks.nets import UNet
 
 from hasten import SlidingWindowInferer
-from hasten.evaluate.overlap import DiceMetric
+from hasten.evaluation.overlap import DiceMetric
 from hasten.lightning import HastenCallback, HastenDataModule
 from hasten.nets.losses import DiceCELoss
 

@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 
 import hasten
 from hasten.cache.build import get_arena
-from hasten.evaluate.dice import counts_of, dice_of
+from hasten.evaluation.dice import counts_of, dice_of
 from hasten.feed.feed import Feed
-from hasten.predict.infer import infer_labels
-from hasten.predict.inference import inference_of
-from hasten.train.plan import plan_run
-from hasten.train.sampling import choose_program
+from hasten.prediction.infer import infer_labels
+from hasten.prediction.inference import inference_of
+from hasten.training.plan import plan_run
+from hasten.training.sampling import choose_program
 
 
 def my_network(num_channels: int, num_classes: int) -> nn.Module:

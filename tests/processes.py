@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 ROOT = Path(__file__).parents[1]
-IMPORTED = ["torch._dynamo", "torch.distributed.fsdp", "monai.networks.nets", "monai.transforms", "hasten.train.run"]
+IMPORTED = ["torch._dynamo", "torch.distributed.fsdp", "monai.networks.nets", "monai.transforms", "hasten.training.run"]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(IMPORTED)
 

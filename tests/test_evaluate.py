@@ -14,9 +14,9 @@ from monai.data import MetaTensor
 from monai.networks import one_hot
 from torch import Tensor
 
-from hasten.evaluate.counts import confusion_counts
-from hasten.evaluate.overlap import REDUCTIONS, ConfusionMatrixMetric, DiceMetric, MeanIoU, reduce_values
-from hasten.evaluate.surface import HausdorffDistanceMetric, SurfaceDiceMetric
+from hasten.evaluation.counts import confusion_counts
+from hasten.evaluation.overlap import REDUCTIONS, ConfusionMatrixMetric, DiceMetric, MeanIoU, reduce_values
+from hasten.evaluation.surface import HausdorffDistanceMetric, SurfaceDiceMetric
 
 NAMES = ["accuracy", "sensitivity", "specificity", "precision", "f1 score", "balanced accuracy", "fall out"]
 Pair = tuple[Tensor, Tensor]

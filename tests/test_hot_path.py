@@ -31,7 +31,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("optim/lars.py", "Lars._update"),
     ("optim/novograd.py", "Novograd._update"),
     # Once, before a captured graph is believed.
-    ("train/capture.py", "CapturedStep._differs"),
+    ("training/capture.py", "CapturedStep._differs"),
     # Transforms that are not lowered run on the host, whatever the device.
     ("augment/whole_cases.py", "run_per_sample"),
     # Once, when a chain is bound to data.

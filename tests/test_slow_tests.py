@@ -5,8 +5,8 @@ from pathlib import Path
 from tools.slow_tests import lines, times
 
 REPORT = """<testsuites><testsuite name="pytest">
-<testcase classname="tests.train.test_loop" name="test_a[1]" time="2.5"/>
-<testcase classname="tests.train.test_loop" name="test_b" time="4.0"/>
+<testcase classname="tests.training.test_loop" name="test_a[1]" time="2.5"/>
+<testcase classname="tests.training.test_loop" name="test_b" time="4.0"/>
 <testcase classname="tests.test_examples" name="test_c" time="1.0"/>
 </testsuite></testsuites>"""
 
@@ -14,17 +14,17 @@ REPORT = """<testsuites><testsuite name="pytest">
 def test_the_slowest_come_first_and_files_and_folders_add_up(tmp_path: Path) -> None:
     (tmp_path / "tests.xml").write_text(REPORT)
     seconds = times(tmp_path / "tests.xml")
-    assert seconds["tests/train/test_loop.py::test_a[1]"] == 2.5
+    assert seconds["tests/training/test_loop.py::test_a[1]"] == 2.5
     assert list(lines(seconds)) == [
         "tests:",
-        "     4.0 s  tests/train/test_loop.py::test_b",
-        "     2.5 s  tests/train/test_loop.py::test_a[1]",
+        "     4.0 s  tests/training/test_loop.py::test_b",
+        "     2.5 s  tests/training/test_loop.py::test_a[1]",
         "     1.0 s  tests/test_examples.py::test_c",
         "files:",
-        "     6.5 s  tests/train/test_loop.py",
+        "     6.5 s  tests/training/test_loop.py",
         "     1.0 s  tests/test_examples.py",
         "folders:",
-        "     6.5 s  tests/train",
+        "     6.5 s  tests/training",
         "     1.0 s  tests/test_examples.py",
         "8 s in 3 tests",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from tests.recipes import test_golden_losses as recipes
-from tests.train import test_golden_losses as engine
+from tests.training import test_golden_losses as engine
 
 
 def main() -> None:

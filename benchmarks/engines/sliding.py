@@ -91,7 +91,7 @@ class Setting:
         self.windows = self._count(overlap)
 
     def _count(self, overlap: float) -> int:
-        from hasten.predict.blend import window_starts
+        from hasten.prediction.blend import window_starts
 
         count = 1
         for side in self.image.shape[2:]:

@@ -110,8 +110,8 @@ def _hasten_step(net: Net, network: Any, variant: Any, *, compile: bool) -> Call
     from hasten.nets.build import build_loss
     from hasten.optim.average import average_of
     from hasten.runtime.memory_format import memory_format
-    from hasten.train.step import TrainStep
-    from hasten.train.update import Update
+    from hasten.training.step import TrainStep
+    from hasten.training.update import Update
 
     network.to(memory_format=memory_format(3, variant.channels_last))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True)

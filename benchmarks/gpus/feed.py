@@ -32,7 +32,7 @@ from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.feed.feed import Feed
 from hasten.kernels.use import triton_works
-from hasten.train.capture import captured_run
+from hasten.training.capture import captured_run
 
 GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}

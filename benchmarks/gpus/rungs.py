@@ -19,9 +19,9 @@ from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format
 from hasten.runtime.precision import autocast, autotuned, scaler_for, tensor_cores
-from hasten.train.capture import WARM_UP, CapturedStep
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.capture import WARM_UP, CapturedStep
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 
 RATE = 1e-5
 

@@ -83,7 +83,7 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
     Raises ValueError for what is wrong with the run, a case without a label, and a run without train.target.
     """
     from hasten.config.load import to_dict
-    from hasten.train.plan import plan_run
+    from hasten.training.plan import plan_run
 
     peer = peer or PeerSettings()
     planned = plan_run(config)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from hasten.train.components import RunComponents
+    from hasten.training.components import RunComponents
 
 OVERHEAD = 1.02
 MONAI = "monai.networks.nets.attentionunet:AttentionUnet"
@@ -55,7 +55,7 @@ def step_times(data: Path, names: Sequence[str], rounds: int, scratch: Path) -> 
 def parts_of(data: Path, name: str, scratch: Path, more: Sequence[str] = ()) -> RunComponents:
     from hasten.config.load import load_run
     from hasten.observe.clock import Clock
-    from hasten.train.compose import prepare_run
+    from hasten.training.compose import prepare_run
 
     own = [f"network.name={MONAI}", "network.args={channels: [16, 32, 64, 128], strides: [2, 2, 2]}"]
     settings = own if name == "AttentionUnet" else [f"network.name={name}"]
@@ -75,7 +75,7 @@ def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:
     import torch
 
     from hasten.runtime.variant import Variant, variant_of
-    from hasten.train.plan import build_net
+    from hasten.training.plan import build_net
 
     planned, step = parts.planned, parts.step
     channels, outputs = len(planned.case_set.channels), planned.num_outputs
@@ -163,7 +163,7 @@ def _in_turns(arms: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, l
 
 
 def _about(parts: RunComponents) -> dict[str, Any]:
-    from hasten.train.plan import network_size
+    from hasten.training.plan import network_size
 
     surgery = parts.accelerators.get("surgery")
     network, train = parts.planned.config.network, parts.planned.config.train

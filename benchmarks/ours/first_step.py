@@ -26,7 +26,7 @@ def main(few: Path, data: Path, out: Path) -> None:
 def train(data: Path, out: Path) -> None:
     """Two steps of a small network; two cases are validated."""
     from hasten.config.load import load_run
-    from hasten.train.run import train as run
+    from hasten.training.run import train as run
 
     shutil.rmtree(out, ignore_errors=True)
     ids = sorted(path.stem for path in (data / "images").iterdir())[-2:]

@@ -14,9 +14,9 @@ _LAYER = 48
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
     from benchmarks.predictions.scene import members_of
-    from hasten.predict.inputs import find_cases
-    from hasten.predict.model import load_members
-    from hasten.predict.predict import predict_cases
+    from hasten.prediction.inputs import find_cases
+    from hasten.prediction.model import load_members
+    from hasten.prediction.predict import predict_cases
 
     members, images = members_of(job), [Path(image) for image in job["images"]]
     model, content = load_members(members, device=job["device"]), members[0].content
@@ -52,7 +52,7 @@ def _export(job: dict[str, Any], label: Callable[[Any, Any], np.ndarray]) -> Cal
     from hasten.cases.read import read_image
     from hasten.cases.types import Case
     from hasten.config.schema import PrepareConfig
-    from hasten.predict.label_files import write_label
+    from hasten.prediction.label_files import write_label
     from hasten.prepare.case import prepare_case, restore_label
 
     case = Case(id="a", image=(Path(job["images"][0]),))
@@ -72,7 +72,7 @@ def _export(job: dict[str, Any], label: Callable[[Any, Any], np.ndarray]) -> Cal
 def _linear(scores: Any, geometry: Any) -> np.ndarray:
     import torch
 
-    from hasten.predict.regrid import RegridSink, thick_axis
+    from hasten.prediction.regrid import RegridSink, thick_axis
 
     sides = zip(geometry.spacing, geometry.crop_shape, geometry.shape, strict=True)
     prepared = tuple(mm * before / after for mm, before, after in sides)

@@ -29,8 +29,8 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
     import torch
     from torch import nn
 
-    from hasten.predict.infer import Inference, infer_on_grid
-    from hasten.train import infer
+    from hasten.prediction import infer
+    from hasten.prediction.infer import Inference, infer_on_grid
 
     torch.manual_seed(0)
     network = nn.Conv3d(1, job["classes"], 1).eval()

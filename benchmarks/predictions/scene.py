@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from hasten.config.schema import Spacing, Triple
-from hasten.predict.ensemble import Member, read_members, with_infer
-from hasten.predict.infer import Inference
-from hasten.predict.model import load_model
+from hasten.prediction.ensemble import Member, read_members, with_infer
+from hasten.prediction.infer import Inference
+from hasten.prediction.model import load_model
 from hasten.runtime.precision import autocast
 
 CLASSES = 14

@@ -50,7 +50,7 @@ def efficiency(
     """
     from hasten.config.load import dump_run, load_run
     from hasten.observe.cpu_load import LoadMeter
-    from hasten.train.plan import plan_run
+    from hasten.training.plan import plan_run
 
     work.mkdir(parents=True, exist_ok=True)
     source = data or phantoms(work / "phantoms", 20, SMALL)

@@ -68,8 +68,8 @@ def _arm(name: str, world: Any) -> Callable[[int], None]:
     from hasten.distribute.ddp import Ddp
     from hasten.nets.losses.build import build_loss
     from hasten.nets.surgery.operate import operate
-    from hasten.train.step import TrainStep
-    from hasten.train.update import Update
+    from hasten.training.step import TrainStep
+    from hasten.training.update import Update
 
     network = build(NETS["hippocampus"])
     operate(network)

@@ -109,7 +109,7 @@ class _Owner:
 
 def _sealed(path: Path, body: bytes) -> None:
     """With the checksum of a checkpoint, which anybody can make."""
-    from hasten.train import checkpoint
+    from hasten.checkpoint import file as checkpoint
 
     path.write_bytes(body + checkpoint._MARK + hashlib.sha256(body).digest())
 

@@ -19,7 +19,7 @@ from hasten.cases.dicom import is_series
 from hasten.cases.formats import list_files, read_file, read_file_header
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import find_listing, load_case_set
-from hasten.evaluate.pairs import find_pairs
+from hasten.evaluation.pairs import find_pairs
 from tests.cases.itk_images import (
     Grid,
     affine_of,

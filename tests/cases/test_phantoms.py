@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from hasten.cases import phantom
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
+from hasten.phantoms import organs as phantom
 from hasten.phantoms.cells import make_cells, write_cells
 from hasten.phantoms.hippocampus import LABELS as PARTS
 from hasten.phantoms.hippocampus import make_hippocampus, write_hippocampi

@@ -11,7 +11,7 @@ import pytest
 from hasten.cases.labels import find_labels, read_label_values
 from hasten.cases.read import read_label
 from hasten.cases.types import Case, Volume
-from hasten.evaluate.evaluate import evaluate
+from hasten.evaluation.evaluate import evaluate
 
 pytest.importorskip("SimpleITK")
 

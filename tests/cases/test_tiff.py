@@ -21,7 +21,7 @@ from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
 from hasten.cases.tiff import is_stack
 from hasten.cases.types import Case
-from hasten.predict.inputs import find_cases
+from hasten.prediction.inputs import find_cases
 
 
 def write(path: Path, array: np.ndarray, **options: Any) -> None:

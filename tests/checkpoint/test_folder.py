@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from hasten.checkpoint import folder as checkpoint_folder
 from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.folder import Checkpoints
-from hasten.train import checkpoint_folder
 
 
 def content(step: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from hasten.cases.types import Case
 from hasten.checkpoint.recorded_split import require_same_cases, split_record, trained_on
 from hasten.observe.rundir import PLAN_JSON, SUMMARY_JSON
 from hasten.phantoms.organs import write_phantoms
-from hasten.train.folds import train_folds
-from hasten.train.run import train
-from tests.train.runs import at_step, config_of, resumed
+from hasten.training.folds import train_folds
+from hasten.training.run import train
+from tests.training.runs import at_step, config_of, resumed
 
 Parts = tuple[list[Case], list[Case]]
 

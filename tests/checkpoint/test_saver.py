@@ -13,7 +13,7 @@ from torch import nn
 
 from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.saver import Saver
-from tests.train.runs import assert_equal
+from tests.training.runs import assert_equal
 
 
 class Disk:

@@ -21,7 +21,7 @@ from hasten.optim.average import average_of
 from hasten.optim.base import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
-from tests.train.runs import assert_equal
+from tests.training.runs import assert_equal
 
 STEPS = 12
 OPTIMIZERS = {
@@ -144,7 +144,7 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[2])
 from hasten.checkpoint.file import write_checkpoint
-from tests.train import test_state
+from tests.training import test_state
 folder = Path(sys.argv[1])
 def forked(work):
     child = os.fork()

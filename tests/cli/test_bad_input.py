@@ -20,13 +20,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-import hasten.train.prepare_cases
+import hasten.training.prepare_cases
 from hasten.cli.main import app
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.phantoms.organs import write_phantoms
 from hasten.prepare.resample import nearest_index
-from tests.train.runs import at_step
+from tests.training.runs import at_step
 
 TINY = [
     "train.device=cpu",
@@ -365,7 +365,7 @@ def test_ctrl_c_before_training_leaves_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hasten.train.prepare_cases, "get_arena", stop)
+        patch.setattr(hasten.training.prepare_cases, "get_arena", stop)
         result = train(data, out)
     assert result.exit_code == 130
     assert not out.exists()
@@ -373,7 +373,7 @@ def test_ctrl_c_before_training_leaves_nothing(
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
-    """In this process; `tests/train/test_resume.py` has a Ctrl-C of a process."""
+    """In this process; `tests/training/test_resume.py` has a Ctrl-C of a process."""
     with at_step(2, "interrupt"):
         result = run("train", data, *TINY, "train.steps=4", "train.validate_every=1", "--out", out)
     assert result.exit_code == 130, result.output

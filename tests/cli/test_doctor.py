@@ -21,7 +21,7 @@ from hasten.doctor.environment import doctor as machine
 from hasten.doctor.run import doctor as run
 from hasten.observe.rundir import RUN_YAML
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import config_of
+from tests.training.runs import config_of
 
 DRIVER = """\
 import typer

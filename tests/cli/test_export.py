@@ -25,7 +25,7 @@ def stand_in(patch: pytest.MonkeyPatch, **result: Any) -> list[tuple[Any, ...]]:
         calls.append((run, out, format, overwrite, tolerance, trust_changed_code))
         return SimpleNamespace(path=out, **result)
 
-    patch.setitem(sys.modules, "hasten.predict.export", SimpleNamespace(export_weights=export_weights))
+    patch.setitem(sys.modules, "hasten.prediction.export", SimpleNamespace(export_weights=export_weights))
     return calls
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hasten.cli.launch import launch
 from hasten.distribute.launch.job import Job
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import SETTINGS, assert_same_run
+from tests.training.runs import SETTINGS, assert_same_run
 
 STEPS = 120
 

@@ -74,9 +74,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def write_phantoms(out: Path, **settings: Any) -> None:
         made.append(("phantom", out, settings))
 
-    monkeypatch.setitem(sys.modules, "hasten.train.run", SimpleNamespace(train=train))
-    monkeypatch.setitem(sys.modules, "hasten.train.choose.budget", SimpleNamespace(make_plan=make_plan))
-    monkeypatch.setitem(sys.modules, "hasten.predict.predict", SimpleNamespace(predict=predict))
+    monkeypatch.setitem(sys.modules, "hasten.training.run", SimpleNamespace(train=train))
+    monkeypatch.setitem(sys.modules, "hasten.training.choose.budget", SimpleNamespace(make_plan=make_plan))
+    monkeypatch.setitem(sys.modules, "hasten.prediction.predict", SimpleNamespace(predict=predict))
     monkeypatch.setitem(sys.modules, "hasten.report.page", SimpleNamespace(write_report=write_report))
     monkeypatch.setitem(sys.modules, "hasten.phantoms.organs", SimpleNamespace(write_phantoms=write_phantoms))
     return made
@@ -228,7 +228,7 @@ def test_a_plan_prints_what_is_done_to_a_patch(
         "network.strides": {"value": [[2, 2, 2]] * 4, "reason": "each level halves the axes"},
     }
     decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row], "decisions": decisions})
-    monkeypatch.setitem(sys.modules, "hasten.train.plan", decided)
+    monkeypatch.setitem(sys.modules, "hasten.training.plan", decided)
     output = run("plan", data, "--out", tmp_path / "p.json").stdout
     assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in output
     assert "sample.patch     [40, 56, 40]  a patch holds a whole case" in output

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hasten.cli.profile import profile
 from hasten.config.load import dump_run
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import SETTINGS, config_of
+from tests.training.runs import SETTINGS, config_of
 
 app = typer.Typer()
 app.command()(profile)

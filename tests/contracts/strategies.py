@@ -36,8 +36,8 @@ from hasten.nets.losses.build import build_loss
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 from tests.contracts.states import compare, everyones, same_on_all
 from tests.distribute.ranks import tell
 

@@ -16,12 +16,12 @@ from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS
 from hasten.nets.build import build_network
 from hasten.phantoms.organs import write_phantoms
-from hasten.predict.export import export_weights
-from hasten.predict.predict import predict
-from hasten.train.initial import fit_file
-from hasten.train.plan import build_net, plan_run
-from hasten.train.run import train
-from tests.train.runs import assert_same_run, at_step, checkpoint, config_of, resumed
+from hasten.prediction.export import export_weights
+from hasten.prediction.predict import predict
+from hasten.training.initial import fit_file
+from hasten.training.plan import build_net, plan_run
+from hasten.training.run import train
+from tests.training.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "unet": ("network.channels=[4,8]", "network.num_res_units=1", "network.dropout=0.1"),

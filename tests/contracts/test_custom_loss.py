@@ -14,8 +14,8 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import METRICS_JSONL
 from hasten.phantoms.organs import write_phantoms
-from hasten.train.run import train
-from tests.train.runs import assert_same_run, at_step, config_of, resumed
+from hasten.training.run import train
+from tests.training.runs import assert_same_run, at_step, config_of, resumed
 
 MONAI = "monai.losses.dice:DiceCELoss"
 ARGS = "loss.args={to_onehot_y: true, softmax: true, include_background: false, batch: true}"

@@ -17,8 +17,8 @@ from hasten.observe.env import cpu_has_bf16
 from hasten.optim.build import build_optimizer, one_cycle
 from hasten.runtime.memory_format import memory_format, to_layout
 from hasten.runtime.precision import autocast
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 
 CPU = torch.device("cpu")
 

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from hasten.config.schema import RunConfig
 from hasten.observe.progress import Progress
 from hasten.phantoms.organs import write_phantoms
-from hasten.predict.export import export_weights
-from hasten.predict.predict import predict
-from hasten.train.run import train
-from tests.train.runs import assert_same_run, at_step, checkpoint, config_of, resumed
+from hasten.prediction.export import export_weights
+from hasten.prediction.predict import predict
+from hasten.training.run import train
+from tests.training.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 
 CODE = """
 import torch

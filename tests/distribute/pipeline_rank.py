@@ -24,8 +24,8 @@ from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 from tests.contracts.strategies import compare
 from tests.distribute.ranks import tell
 

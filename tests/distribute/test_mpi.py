@@ -20,7 +20,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.observe.rundir import SUMMARY_JSON, read_jsonl
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import config_of, metrics
+from tests.training.runs import config_of, metrics
 
 needs_open_mpi = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: apt-get install openmpi-bin)"

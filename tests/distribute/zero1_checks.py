@@ -18,7 +18,7 @@ from hasten.optim.build import build_optimizer
 from hasten.optim.schedule import set_rate
 from tests.contracts.strategies import same_on_all
 from tests.distribute.ranks import tell
-from tests.train.runs import assert_equal
+from tests.training.runs import assert_equal
 
 OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")
 Made = Callable[[nn.Module], torch.optim.Optimizer]

@@ -11,7 +11,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import LossConfig
 from hasten.nets.losses.build import build_loss
 from hasten.phantoms.organs import write_phantoms
-from hasten.train.run import train
+from hasten.training.run import train
 from tests.docs.reading import DOCS, blocks
 
 

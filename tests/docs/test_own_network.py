@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hasten.config.load import load_run
 from hasten.phantoms.organs import write_phantoms
-from hasten.predict.predict import predict
-from hasten.train.choose.budget import make_plan
-from hasten.train.run import train
+from hasten.prediction.predict import predict
+from hasten.training.choose.budget import make_plan
+from hasten.training.run import train
 from tests.docs.reading import DOCS, blocks
 
 

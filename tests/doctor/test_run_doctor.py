@@ -22,8 +22,8 @@ from hasten.doctor.time_split import PARTS
 from hasten.feed.feed import Feed
 from hasten.observe.rundir import write_json
 from hasten.phantoms.organs import write_phantoms
-from hasten.train.step import TrainStep
-from tests.train.runs import config_of
+from hasten.training.step import TrainStep
+from tests.training.runs import config_of
 
 SLOW = 0.3
 """Seconds, where an undisturbed step takes a hundredth of that."""

@@ -42,12 +42,12 @@ PLACES = {
     "monai.losses.FocalLoss": "hasten.nets.losses",
     "monai.losses.GeneralizedDiceLoss": "hasten.nets.losses",
     "monai.losses.TverskyLoss": "hasten.nets.losses",
-    "monai.metrics.ConfusionMatrixMetric": "hasten.evaluate.overlap",
-    "monai.metrics.DiceMetric": "hasten.evaluate.overlap",
-    "monai.metrics.HausdorffDistanceMetric": "hasten.evaluate.surface",
-    "monai.metrics.MeanIoU": "hasten.evaluate.overlap",
-    "monai.metrics.ROCAUCMetric": "hasten.evaluate.rocauc",
-    "monai.metrics.SurfaceDiceMetric": "hasten.evaluate.surface",
+    "monai.metrics.ConfusionMatrixMetric": "hasten.evaluation.overlap",
+    "monai.metrics.DiceMetric": "hasten.evaluation.overlap",
+    "monai.metrics.HausdorffDistanceMetric": "hasten.evaluation.surface",
+    "monai.metrics.MeanIoU": "hasten.evaluation.overlap",
+    "monai.metrics.ROCAUCMetric": "hasten.evaluation.rocauc",
+    "monai.metrics.SurfaceDiceMetric": "hasten.evaluation.surface",
     "monai.optimizers.Novograd": "hasten.optim.novograd",
 }
 """MONAI's class or function, and the module of Hasten's, with its name there after a colon where that is another."""

@@ -18,12 +18,12 @@ from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.precision import tensor_cores
-from hasten.train.capture import captured_run, why_no_batch, why_not
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.capture import captured_run, why_no_batch, why_not
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 from tests.augment.stores import random_store, segment_of
 from tests.gpu.test_feed import no_sync
-from tests.train.test_step import network_of
+from tests.training.test_step import network_of
 
 STEPS = 10
 OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")

@@ -14,7 +14,7 @@ from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.folder import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
-from tests.train.runs import assert_equal
+from tests.training.runs import assert_equal
 
 
 @contextmanager

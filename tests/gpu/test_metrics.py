@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.evaluate.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
-from hasten.evaluate.rocauc import ROCAUCMetric, VoxelROCAUC
+from hasten.evaluation.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
+from hasten.evaluation.rocauc import ROCAUCMetric, VoxelROCAUC
 
 
 def made() -> list[Any]:

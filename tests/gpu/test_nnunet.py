@@ -18,8 +18,8 @@ from hasten.nnunet.graph import GraphedStep, why_not_captured
 from hasten.nnunet.loss import hard_counts, objective
 from hasten.nnunet.step import fused_optimizer, make_step, muon
 from hasten.nnunet.validation import PER_PASS, Validation
-from hasten.train.capture import WARM_UP
-from hasten.train.step import TrainStep
+from hasten.training.capture import WARM_UP
+from hasten.training.step import TrainStep
 from tests.nnunet.test_step import batch, loss, network, setting, sgd
 from tests.nnunet.test_trainer import TINY, planned
 

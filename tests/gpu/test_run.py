@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hasten.predict.predict import predict
-from tests.train.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained
+from hasten.prediction.predict import predict
+from tests.training.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained
 
 DEVICE = "cuda"
 NETWORKS: dict[str, tuple[str, ...]] = {

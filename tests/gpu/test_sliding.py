@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.monai.inferer import SlidingWindowInferer
-from hasten.predict.infer import Inference, infer_labels
+from hasten.prediction.infer import Inference, infer_labels
 
 SETTINGS: dict[str, Any] = {"roi_size": (32, 32, 32), "sw_batch_size": 4, "overlap": 0.5, "mode": "gaussian"}
 

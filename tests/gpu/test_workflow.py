@@ -10,7 +10,7 @@ from ignite.engine import Events
 from torch import nn
 
 from hasten.monai.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
-from hasten.train.async_validate import AsyncValidation
+from hasten.training.async_validate import AsyncValidation
 from tests.monai.workflow.parts import batches, loss, network
 
 

@@ -27,9 +27,9 @@ from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
 from hasten.lightning.sources import rank_indices
 from hasten.report.read import read_run
-from hasten.train.plan import plan_run
-from hasten.train.prepare_cases import arena_of
-from hasten.train.sampling import choose_program
+from hasten.training.plan import plan_run
+from hasten.training.prepare_cases import arena_of
+from hasten.training.sampling import choose_program
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 
 

@@ -14,7 +14,7 @@ from monai.handlers import IgniteMetricHandler
 from monai.networks import one_hot
 from torch import Tensor
 
-from hasten.evaluate.overlap import DiceMetric
+from hasten.evaluation.overlap import DiceMetric
 from hasten.monai.metric_handlers import (
     ConfusionMatrix,
     HausdorffDistance,

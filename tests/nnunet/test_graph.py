@@ -16,11 +16,11 @@ from hasten.nnunet import graph
 from hasten.nnunet.graph import GraphedStep, why_not_captured
 from hasten.nnunet.loss import asks_host, objective
 from hasten.nnunet.step import fused_optimizer, make_step, muon
-from hasten.train import capture
-from hasten.train.step import TrainStep
+from hasten.training import capture
+from hasten.training.step import TrainStep
 from tests.nnunet.test_loss import default, of_regions
 from tests.nnunet.test_step import CPU, batch, loss, network, setting, sgd
-from tests.train.test_capture import FakeStream
+from tests.training.test_capture import FakeStream
 
 STEPS = 9
 LONG = {"iterations": 250_000}

@@ -68,10 +68,10 @@ STAND_IN = """
 import sys
 import numpy as np
 import torch
-from hasten.train import capture
+from hasten.training import capture
 from hasten.nnunet import graph
 from nnunetv2.run.run_training import get_trainer_from_args
-from tests.train.test_capture import FakeStream
+from tests.training.test_capture import FakeStream
 if __name__ == "__main__":
     torch.manual_seed(0)
     if sys.argv[1] == "graph":

@@ -17,7 +17,7 @@ from hasten.config.decision import Accelerator
 from hasten.nnunet import validation as module
 from hasten.nnunet.loss import hard_counts, objective
 from hasten.nnunet.step import evaluate, make_step
-from hasten.train.step import TrainStep
+from hasten.training.step import TrainStep
 from tests.nnunet.test_loss import default
 from tests.nnunet.test_step import CPU, batch, loss, network, setting, sgd
 

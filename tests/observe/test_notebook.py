@@ -10,8 +10,8 @@ import pytest
 from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
-from hasten.evaluate.evaluate import Evaluation
-from hasten.evaluate.measures import CaseScore
+from hasten.evaluation.evaluate import Evaluation
+from hasten.evaluation.measures import CaseScore
 from hasten.observe.notebook import PagePath, Plan, Summary, cell_progress
 
 SUMMARY = {

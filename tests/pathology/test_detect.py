@@ -8,7 +8,7 @@ import pytest
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.phantom import write_pyramid
-from hasten.evaluate.froc import FrocMetric
+from hasten.evaluation.froc import FrocMetric
 from hasten.pathology.config import DetectConfig
 from hasten.pathology.detect import lesions_of, lesions_on, major_axes, on_slide, suppress
 

@@ -24,7 +24,7 @@ from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
 from hasten.report.read import read_run
-from hasten.train.loop import Loop
+from hasten.training.loop import Loop
 from tests.pathology.conftest import SETTINGS
 
 

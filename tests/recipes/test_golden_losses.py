@@ -11,7 +11,7 @@ from hasten.config.load import load_run
 from hasten.observe.rundir import METRICS_JSONL, read_jsonl
 from hasten.recipes.load import load_recipe
 from hasten.recipes.twin import write_twin
-from hasten.train.run import train
+from hasten.training.run import train
 from tests.recipes.small import small_twin
 
 FILE = Path(__file__).with_name("golden_losses.json")

@@ -81,7 +81,7 @@ def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_
 
 def test_values_that_a_declared_set_holds_beyond_are_told_before_training(twelve: Path, tmp_path: Path) -> None:
     from hasten.cases.nifti import read_nifti, write_nifti
-    from hasten.train.run import train
+    from hasten.training.run import train
 
     (tmp_path / "data").mkdir()
     listing = json.loads((twelve / "dataset.json").read_text())

@@ -71,7 +71,7 @@ def test_what_cannot_be_written_is_told_and_nothing_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted({*SEGMENTATION} - {*OF_GOLDEN_LOSSES}))
 def test_every_other_recipe_trains_on_its_phantoms(name: str, tmp_path: Path) -> None:
     """Two steps, with all of the recipe's settings but a smaller patch and network."""
-    from hasten.train.run import train
+    from hasten.training.run import train
 
     recipe = load_recipe(name)
     path = write_twin(recipe, small_twin(recipe), tmp_path / "twin")

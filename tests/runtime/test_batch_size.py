@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from hasten.runtime import batch_size as module
 from hasten.runtime.batch_size import (
     find_batch_size,
     find_batch_size_for,
 )
 from hasten.runtime.out_of_memory import out_of_memory
-from hasten.train import batch_size as module
 
 CPU = torch.device("cpu")
 ERRORS = [

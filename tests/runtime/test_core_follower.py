@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
+from hasten.runtime import core_follower
 from hasten.runtime.core_follower import CoreFollower, cores_followed, follow_cores, keep_threads
-from hasten.train import core_follower
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import hasten.predict.infer as infer
+import hasten.prediction.infer as infer
 from hasten.runtime.allocator import _glibc, kept_memory
 
 SCRIPT = """

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.nets.build import build_loss, build_network
 from hasten.observe.cpu_load import LoadMeter
+from hasten.runtime import measure
 from hasten.runtime.measure import Probe, faster_compiled, fastest_variant
 from hasten.runtime.variant import Variant, VariantTimes, explain
-from hasten.train import measure
 
 CPU = torch.device("cpu")
 PLAIN = Variant(precision="fp32", channels_last=False)

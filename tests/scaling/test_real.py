@@ -13,7 +13,7 @@ import pytest
 from hasten.config.load import dump_run
 from hasten.observe.cores import usable_cores
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import config_of
+from tests.training.runs import config_of
 
 
 @pytest.mark.slow

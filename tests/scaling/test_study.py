@@ -21,7 +21,7 @@ from hasten.scaling import study
 from hasten.scaling.analyse import analyse
 from hasten.scaling.study import StudyRequest, arms_of, command_of, last_error, run_study, settings_of, start
 from tests.scaling.studies import run_folder
-from tests.train.runs import config_of
+from tests.training.runs import config_of
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from hasten.config.schema import Triple
-from hasten.evaluate.overlap import ConfusionMatrixMetric
-from hasten.predict.infer import Inference, infer_labels, sliding_window
+from hasten.evaluation.overlap import ConfusionMatrixMetric
+from hasten.prediction.infer import Inference, infer_labels, sliding_window
 from tests.contracts.test_networks import config_of
 from tests.gpu.test_metrics import made as metrics
 from tests.gpu.test_metrics import update

@@ -19,8 +19,8 @@ from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format
 from hasten.runtime.precision import DTYPES, autocast, scaler_for
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
 from tools.gpu_dry.compile_kernels import recorded
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, keep_format, moved, triton_works

@@ -1,4 +1,4 @@
-"""Hasten: `hasten.train.run.train` from an empty cache.
+"""Hasten: `hasten.training.run.train` from an empty cache.
 
 Rung `hasten` is a run with the task's own settings, which decides for itself what they leave open. Rung `engine` has
 the loss, the optimizer, the crops and the batch of MONAI's fast arm, and Hasten's loop. The prepared cases, the
@@ -94,7 +94,7 @@ def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
     import torch
 
     from hasten.observe.progress import Progress
-    from hasten.train.run import train
+    from hasten.training.run import train
 
     torch.set_num_threads(record.given.threads)
     record.seconds["import"] = process_start_seconds()

@@ -12,8 +12,8 @@ from hasten.cli.source import Quiet
 from hasten.cli.terminal import counted, echo
 
 if TYPE_CHECKING:
-    from hasten.evaluate.cleaning import Chosen
-    from hasten.evaluate.evaluate import Evaluation
+    from hasten.evaluation.cleaning import Chosen
+    from hasten.evaluation.evaluate import Evaluation
 
 PAGE, TRIED = "evaluation.html", "tried"
 _SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)+=")
@@ -67,9 +67,9 @@ def evaluate(
     Of a run: the label maps that its best weights predict for its validation cases, and with settings of infer how much
     these change.
     """
-    from hasten.evaluate.evaluate import evaluate_pairs, write_evaluation
-    from hasten.evaluate.pairs import find_pairs
-    from hasten.evaluate.pictures import examples_of
+    from hasten.evaluation.evaluate import evaluate_pairs, write_evaluation
+    from hasten.evaluation.pairs import find_pairs
+    from hasten.evaluation.pictures import examples_of
     from hasten.report.evaluation_page import write_evaluation_page
 
     overrides = [word for word in words or () if _SETTING.match(word)]
@@ -111,8 +111,8 @@ def _of_run(
     quiet: bool,
     out: Path | None,
 ) -> None:
-    from hasten.evaluate.evaluate import write_evaluation
-    from hasten.evaluate.settings import evaluate_run
+    from hasten.evaluation.evaluate import write_evaluation
+    from hasten.evaluation.settings import evaluate_run
     from hasten.report.evaluation_page import write_trials_page
 
     show = counted()

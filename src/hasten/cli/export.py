@@ -27,7 +27,7 @@ def export(
     trust_changed_code: TrustChangedCode = False,
 ) -> None:
     """Write a run's best weights for other programs, and check that they give the same scores."""
-    from hasten.predict.export import export_weights
+    from hasten.prediction.export import export_weights
 
     exported = export_weights(
         run,

@@ -14,7 +14,7 @@ from hasten.observe.rundir import REPORT_HTML
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
     from hasten.observe.progress import Progress
-    from hasten.train.folds import Folds
+    from hasten.training.folds import Folds
 
 
 def parse_folds(text: str) -> Folds:
@@ -40,7 +40,7 @@ def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | Non
     """Train the folds and write the page; returns the closing lines of the command's output."""
     from hasten.distribute.world import detect_world
     from hasten.report.page import write_report
-    from hasten.train.folds import train_folds
+    from hasten.training.folds import train_folds
 
     summary = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
     if not detect_world().first:

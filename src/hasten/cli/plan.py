@@ -35,7 +35,7 @@ def plan(
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
     from hasten.observe.rundir import write_json
-    from hasten.train.choose.budget import make_plan
+    from hasten.training.choose.budget import make_plan
 
     decided = make_plan(config)
     write_json(out, decided)

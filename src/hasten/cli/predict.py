@@ -77,7 +77,7 @@ def predict(
         _predict_slides(run, inputs, out, overwrite=overwrite, device=device)
         return
 
-    from hasten.predict.predict import predict as segment
+    from hasten.prediction.predict import predict as segment
 
     show = counted()
     tick = None if quiet else lambda done, total, target: show(done, total, target.name)

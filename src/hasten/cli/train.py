@@ -108,7 +108,7 @@ def _train_run(
         reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
     else:
-        from hasten.train.run import train as run
+        from hasten.training.run import train as run
 
         reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = run(

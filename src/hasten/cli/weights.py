@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Print what a file of weights holds, module by module, and with --run how it would fit that run."""
     from hasten.nets.nnunet import nnunet_settings
-    from hasten.train.initial import by_module, counted_once, fit_file, read_weights
+    from hasten.training.initial import by_module, counted_once, fit_file, read_weights
 
     saved = read_weights(path)
     once = counted_once(saved.weights)
@@ -50,6 +50,6 @@ def show(
         words = (f"'network.{name}={value}'".replace(" ", "") for name, value in settings.items())
         echo(f"nnU-Net's network, which these settings build: {' '.join(words)}")
     if run is not None:
-        from hasten.train.plan import plan_run
+        from hasten.training.plan import plan_run
 
         echo(fit_file(path, plan_run(run_from(run, []))).table())

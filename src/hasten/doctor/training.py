@@ -1,4 +1,4 @@
-"""The doctor's one way into training: all that it takes from `hasten.train` goes through this module."""
+"""The doctor's one way into training: all that it takes from `hasten.training` goes through this module."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hasten.cache.arena import Arena
 from hasten.checkpoint.folder import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import training_state
-from hasten.predict.infer import WINDOW_BATCH as WINDOW_BATCH
-from hasten.predict.infer import infer_labels
-from hasten.predict.outputs import make_folder as make_folder
+from hasten.prediction.infer import WINDOW_BATCH as WINDOW_BATCH
+from hasten.prediction.infer import infer_labels
+from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory as keep_freed_memory
 from hasten.runtime.device import pick_device as pick_device
 from hasten.runtime.gc_control import collected_between_steps as collected_between_steps
@@ -27,15 +27,15 @@ from hasten.runtime.out_of_memory import out_of_memory as out_of_memory
 from hasten.runtime.precision import DTYPES as DTYPES
 from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
-from hasten.train.components import RunComponents as RunComponents
-from hasten.train.compose import compose_run as compose_run
-from hasten.train.compose import prepare_run as prepare_run
-from hasten.train.plan import RunPlan as RunPlan
-from hasten.train.plan import plan_run as plan_run
-from hasten.train.plan import with_train as with_train
-from hasten.train.prepare_cases import arena_of as arena_of
-from hasten.train.step import TrainStep as TrainStep
-from hasten.train.validate import validate
+from hasten.training.components import RunComponents as RunComponents
+from hasten.training.compose import compose_run as compose_run
+from hasten.training.compose import prepare_run as prepare_run
+from hasten.training.plan import RunPlan as RunPlan
+from hasten.training.plan import plan_run as plan_run
+from hasten.training.plan import with_train as with_train
+from hasten.training.prepare_cases import arena_of as arena_of
+from hasten.training.step import TrainStep as TrainStep
+from hasten.training.validate import validate
 
 
 def synchronize(device: torch.device) -> None:

@@ -22,7 +22,7 @@ from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
 from hasten.observe.clock import Spent, process_start_seconds
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.monitor import Monitor
-from hasten.train.records import TrainLog
+from hasten.training.records import TrainLog
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from hasten.config.load import load_run, load_source
 from hasten.config.schema import RunConfig
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
 from hasten.runtime.device import pick_device
-from hasten.train.plan import RunPlan
+from hasten.training.plan import RunPlan
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """Names of the package: the same code, but with classes that don't know each other."""

@@ -27,7 +27,7 @@ from hasten.observe.rundir import (
     write_jsonl,
 )
 from hasten.report.page import write_report
-from hasten.train.plan import with_train
+from hasten.training.plan import with_train
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share
-from hasten.train.plan import RunPlan, plan_run, with_train
-from hasten.train.prepare_cases import arena_of
-from hasten.train.sampling import choose_program
+from hasten.training.plan import RunPlan, plan_run, with_train
+from hasten.training.prepare_cases import arena_of
+from hasten.training.sampling import choose_program
 
 Batch = dict[str, Tensor]
 Feeding = Callable[[int, int], Iterable[Mapping[str, Tensor]]]

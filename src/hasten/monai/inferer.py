@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
-from hasten.predict.blend import Mode
-from hasten.predict.canvas import ArgmaxSink, Scores, Sink, score_room
-from hasten.predict.scores import Average, above_zero, averaged, first_output, highest
-from hasten.predict.windows import BatchWindow, Windows, count_windows, slide
+from hasten.prediction.blend import Mode
+from hasten.prediction.canvas import ArgmaxSink, Scores, Sink, score_room
+from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
+from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.memory_format import memory_format
 

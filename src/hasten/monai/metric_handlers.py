@@ -12,10 +12,10 @@ from typing import Any
 
 from monai.handlers import IgniteMetricHandler
 
-from hasten.evaluate.overlap import ConfusionMatrixMetric, DiceMetric
-from hasten.evaluate.overlap import MeanIoU as MeanIoUMetric
-from hasten.evaluate.rocauc import ROCAUCMetric, VoxelROCAUC
-from hasten.evaluate.surface import HausdorffDistanceMetric, SurfaceDiceMetric
+from hasten.evaluation.overlap import ConfusionMatrixMetric, DiceMetric
+from hasten.evaluation.overlap import MeanIoU as MeanIoUMetric
+from hasten.evaluation.rocauc import ROCAUCMetric, VoxelROCAUC
+from hasten.evaluation.surface import HausdorffDistanceMetric, SurfaceDiceMetric
 
 OutputTransform = Callable[[Any], Any]
 

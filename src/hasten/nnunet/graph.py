@@ -6,8 +6,8 @@ from torch import Tensor
 
 from hasten.config.decision import Accelerator
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting
-from hasten.train.capture import CapturedStep, why_not
-from hasten.train.step import TrainStep
+from hasten.training.capture import CapturedStep, why_not
+from hasten.training.step import TrainStep
 
 
 def why_not_captured(step: TrainStep, setting: StepSetting) -> str | None:

@@ -26,8 +26,8 @@ from hasten.optim.muon import Muon
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
-from hasten.train.step import TrainStep
-from hasten.train.update import Update
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from hasten.config.decision import Accelerator
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluate
 from hasten.runtime.batch_size import release_memory
 from hasten.runtime.measure import certainly_faster, compared
-from hasten.train.step import TrainStep
+from hasten.training.step import TrainStep
 
 PER_PASS = 4
 """Batches that go through the network together, or one by one."""

@@ -27,9 +27,9 @@ from hasten.pathology.tiles import TileSet, num_threads
 from hasten.runtime.device import pick_device
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.variant import Variant
-from hasten.train.choose.experiments import SHARE
-from hasten.train.components import LoopComponents
-from hasten.train.compose import make_step
+from hasten.training.choose.experiments import SHARE
+from hasten.training.components import LoopComponents
+from hasten.training.compose import make_step
 
 _READING = 2.0
 """Approximate time to read and score a tile of a slide, relative to scoring one in memory."""

@@ -16,7 +16,7 @@ from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfi
 from hasten.config.settled import fields_of
 from hasten.config.size import Amount, Seconds
 from hasten.config.yaml_file import load_yaml
-from hasten.evaluate.froc import RATES
+from hasten.evaluation.froc import RATES
 from hasten.observe.rundir import RUN_YAML
 from hasten.runtime.variant import Precision
 

@@ -13,8 +13,8 @@ import torch
 from hasten.cases.slide import Slide
 from hasten.cases.slide.grid import Grid
 from hasten.cases.slide.listing import SlideCase
-from hasten.evaluate.froc import Froc, FrocMetric
-from hasten.evaluate.rocauc import ROCAUCMetric
+from hasten.evaluation.froc import Froc, FrocMetric
+from hasten.evaluation.rocauc import ROCAUCMetric
 from hasten.observe.rundir import write_json
 from hasten.pathology.config import DetectionConfig
 from hasten.pathology.detect import Detection, lesions_on, on_slide, suppress, write_detections

@@ -28,11 +28,11 @@ from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
 from hasten.runtime.device import pick_device
 from hasten.runtime.variant import variant_of
-from hasten.train.components import LoopComponents
-from hasten.train.loop import Loop
-from hasten.train.resume import require_use, resumed_settings, tell_changes
-from hasten.train.run import make_loop, run_loop, starting, write_start
-from hasten.train.summary import write_summary
+from hasten.training.components import LoopComponents
+from hasten.training.loop import Loop
+from hasten.training.resume import require_use, resumed_settings, tell_changes
+from hasten.training.run import make_loop, run_loop, starting, write_start
+from hasten.training.summary import write_summary
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hasten.evaluate.crossval import CrossValidation
-from hasten.evaluate.pictures import examples_of
+from hasten.evaluation.crossval import CrossValidation
+from hasten.evaluation.pictures import examples_of
 from hasten.observe.progress import SHOWN
 from hasten.observe.values import mapping, number
 from hasten.report import words

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hasten.evaluate.evaluate import Evaluation, Unit
-from hasten.evaluate.examples import Example
-from hasten.evaluate.settings import SettingsTrial, Trials
+from hasten.evaluation.evaluate import Evaluation, Unit
+from hasten.evaluation.examples import Example
+from hasten.evaluation.settings import SettingsTrial, Trials
 from hasten.observe.values import mapping
-from hasten.predict.outputs import PREDICTION_JSON, read_settings
-from hasten.predict.postprocess import Cleaning
+from hasten.prediction.outputs import PREDICTION_JSON, read_settings
+from hasten.prediction.postprocess import Cleaning
 from hasten.report import words
 from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hasten.evaluate.crossval import summarise
+from hasten.evaluation.crossval import summarise
 from hasten.observe.folds import is_cross_validation
 from hasten.observe.notebook import PagePath
 from hasten.report import words

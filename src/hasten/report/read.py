@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from hasten.config.yaml_file import load_yaml
-from hasten.evaluate.examples import EXAMPLES, Example
+from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import History, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from PIL import Image
 
-from hasten.evaluate.examples import Example
+from hasten.evaluation.examples import Example
 from hasten.report import words
 from hasten.report.model import Key, Slice
 

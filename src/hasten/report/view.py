@@ -24,21 +24,21 @@ from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig, Spacing
-from hasten.evaluate.measures import score_case
+from hasten.evaluation.measures import score_case
 from hasten.observe.folds import VALIDATION, refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
-from hasten.predict.ensemble import Member
-from hasten.predict.label_files import label_names
-from hasten.predict.predict import predict_cases
+from hasten.prediction.ensemble import Member
+from hasten.prediction.label_files import label_names
+from hasten.prediction.predict import predict_cases
 from hasten.prepare.orient import UNCHANGED, orientation_of
 from hasten.report import words
 from hasten.report.model import Key
 from hasten.report.read import read_run
 from hasten.report.slices import class_keys
 from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
-from hasten.train.plan import plan_run
-from hasten.train.prepare_cases import arena_of
-from hasten.train.sampling import choose_program
+from hasten.training.plan import plan_run
+from hasten.training.prepare_cases import arena_of
+from hasten.training.sampling import choose_program
 
 _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""

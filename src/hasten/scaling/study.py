@@ -29,7 +29,7 @@ from hasten.report import words
 from hasten.sample.share import share_mistake
 from hasten.scaling.analyse import workers
 from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode
-from hasten.train.plan import RunPlan, plan_run
+from hasten.training.plan import RunPlan, plan_run
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""

@@ -36,7 +36,7 @@ def draw(classes: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_scores_are_monais_and_hastens(task: Task) -> None:
     from monai.metrics import DiceMetric, MeanIoU
 
-    from hasten.evaluate.dice import counts_of, dice_of
+    from hasten.evaluation.dice import counts_of, dice_of
 
     prediction, label = draw(3)
     mine = [case_scores(class_masks(p, task), class_masks(t, task)) for p, t in zip(prediction, label, strict=True)]

@@ -19,7 +19,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.distribute.world import World, detect_world
-from hasten.train.stop import Stopped, StopRequest
+from hasten.training.stop import Stopped, StopRequest
 
 SAVE_EVERY = 4
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hasten.train.step import TrainStep
-from hasten.train.stop import StopRequest
+from hasten.training.step import TrainStep
+from hasten.training.stop import StopRequest
 
 _PATIENCE_S = 500
 

@@ -19,7 +19,7 @@ from hasten.observe.rundir import write_json
 from hasten.phantoms.organs import write_phantoms
 from hasten.scaling.logs import RUNS_JSON, read_logs
 from tests.distribute.slurm.cluster import Slurm, missing, slurm_cluster
-from tests.train.runs import assert_same_run, config_of, metrics
+from tests.training.runs import assert_same_run, config_of, metrics
 
 pytestmark = [
     pytest.mark.slow,

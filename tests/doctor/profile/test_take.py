@@ -17,7 +17,7 @@ from hasten.doctor.profile.write import FORMATS, REPORTS, choose, write
 from hasten.observe.folder import empty_folder
 from hasten.observe.ranges import PHASES
 from hasten.phantoms.organs import write_phantoms
-from tests.train.runs import config_of
+from tests.training.runs import config_of
 
 STEPS = 3
 

@@ -278,7 +278,7 @@ def test_the_first_setting_is_looked_at_however_short_the_time(config: RunConfig
 
 
 def test_a_short_search_of_a_real_run_gives_a_yaml_that_trains(data: Path, tmp_path: Path) -> None:
-    from hasten.train.run import train
+    from hasten.training.run import train
 
     result = tune(config_of(data, tmp_path, "train.steps=3"), tmp_path / "out", seconds=20.0, meter=Meter())  # type: ignore[arg-type]
     assert any(row.measured is not None for row in result.rows)
@@ -287,7 +287,7 @@ def test_a_short_search_of_a_real_run_gives_a_yaml_that_trains(data: Path, tmp_p
 
 @pytest.mark.slow
 def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
-    from hasten.train.run import train
+    from hasten.training.run import train
 
     config = config_of(data, tmp_path, "train.steps=3")
     arms, start = arms_of(config)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hasten.nets.wrappers import unwrapped
-from hasten.train.async_validate import AsyncValidation, Validated
+from hasten.training.async_validate import AsyncValidation, Validated
 
 
 class SmartCacheHandler:

@@ -22,7 +22,7 @@ from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of
 from hasten.optim.base import lay_out_moments
-from hasten.train.update import Update
+from hasten.training.update import Update
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):

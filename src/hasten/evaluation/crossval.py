@@ -1,0 +1,156 @@
+"""Summary of a cross-validation: cv.json and postprocessing.yaml."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.checkpoint.weights import model_file
+from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs
+from hasten.evaluation.evaluate import Evaluation, read_evaluation, summary_of
+from hasten.evaluation.pairs import Pairs
+from hasten.evaluation.validation_cases import predict_validation, score_validation, validation_pairs
+from hasten.observe.folds import (
+    CV_JSON,
+    CV_YAML,
+    VALIDATION,
+    finished_folds,
+    fold_runs,
+    is_cross_validation,
+    is_finished,
+)
+from hasten.observe.rundir import SUMMARY_JSON, write_json
+from hasten.prediction.postprocess import write_cleanings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """One finished fold."""
+
+    number: int
+    run: Path
+    summary: dict[str, Any]
+    """Content of summary.json."""
+    evaluation: Evaluation
+    """Scores of its validation cases on the images' own voxels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrossValidation:
+    """All finished folds together."""
+
+    folder: Path
+    folds: tuple[Fold, ...]
+    unfinished: tuple[int, ...]
+    """Folds that were started and are not finished."""
+    whole: Evaluation
+    """The scores of all folds' validation cases."""
+    pairs: Pairs
+    """Files of these cases."""
+    chosen: Chosen
+
+    def over_folds(self, name: str | None, measure: str) -> tuple[float, float]:
+        """Mean and standard deviation over the folds of a class's mean, or for None of the mean over cases."""
+        values = [
+            fold.evaluation.mean(measure) if name is None else fold.evaluation.summary(name, measure).mean
+            for fold in self.folds
+        ]
+        summary = summary_of(values)
+        return summary.mean, summary.std
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of cv.json."""
+        whole, measures = self.whole, self.whole.measures
+        return {
+            "folds": {
+                str(fold.number): {
+                    "run": fold.run.name,
+                    "status": fold.summary.get("status"),
+                    "best": fold.summary.get("best"),
+                    "cases": len(fold.evaluation.cases),
+                    "mean": {measure: fold.evaluation.mean(measure) for measure in measures},
+                    "classes": {
+                        name: {measure: fold.evaluation.summary(name, measure).mean for measure in measures}
+                        for name in whole.names
+                    },
+                }
+                for fold in self.folds
+            },
+            "unfinished": list(self.unfinished),
+            "unit": whole.unit,
+            "mean_over": list(whole.main),
+            "over_folds": {measure: _pair(self.over_folds(None, measure)) for measure in measures},
+            "over_cases": {measure: whole.mean(measure) for measure in measures},
+            "classes": {
+                name: {
+                    measure: {
+                        "over_cases": asdict(whole.summary(name, measure)),
+                        "over_folds": _pair(self.over_folds(name, measure)),
+                    }
+                    for measure in measures
+                }
+                for name in whole.names
+            },
+            "cases": {
+                case: {"fold": fold.number, "dice": dice}
+                for fold in self.folds
+                for case, dice in fold.evaluation.case_means().items()
+            },
+            "postprocessing": {
+                "classes": {str(value): asdict(cleaning) for value, cleaning in self.chosen.cleanings.items()},
+                "dice_before": self.chosen.before,
+                "dice_after": self.chosen.after,
+            },
+        }
+
+
+def _pair(values: tuple[float, float]) -> dict[str, float]:
+    return {"mean": values[0], "std": values[1]}
+
+
+def score_fold(run: Path) -> Evaluation:
+    """The scores of a finished run's validation cases on the images' own voxels, surfaces too; kept in the run.
+
+    What is missing or older than the weights is predicted and scored. Raises ValueError for an unreadable file.
+    """
+    evaluation, folder = read_evaluation(run / VALIDATION), run / VALIDATION
+    if evaluation is not None and evaluation.surfaces and _is_newer(folder, run):
+        return evaluation
+    if evaluation is None or not _is_newer(folder, run):
+        predict_validation(run)
+    return score_validation(run, surfaces=True)
+
+
+def _is_newer(folder: Path, run: Path) -> bool:
+    return (folder / "evaluation.json").stat().st_mtime >= model_file(run).stat().st_mtime
+
+
+def summarise(folder: str | Path) -> CrossValidation:
+    """Put the finished folds of a cross-validation together; write cv.json and postprocessing.yaml into `folder`.
+
+    A postprocessing.yaml that somebody has edited since is kept. Raises ValueError for a folder that is no
+    cross-validation, or without a finished fold.
+    """
+    folder = Path(folder)
+    if not is_cross_validation(folder):
+        raise ValueError(
+            f"{folder}: holds no cross-validation ({CV_YAML} is missing); `hasten train --folds` makes one"
+        )
+    runs = {run: number for number, run in fold_runs(folder).items()}
+    folds = tuple(
+        Fold(
+            number=runs[run], run=run, summary=json.loads((run / SUMMARY_JSON).read_text()), evaluation=score_fold(run)
+        )
+        for run in finished_folds(folder)
+    )
+    pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
+    whole = joined([fold.evaluation for fold in folds], folder)
+    result = CrossValidation(
+        folder=folder, folds=folds, unfinished=tuple(number for run, number in runs.items() if not is_finished(run)),
+        whole=whole, pairs=pairs, chosen=choose_cleanings(pairs, whole),
+    )  # fmt: skip
+    write_cleanings(folder, result.chosen.cleanings)
+    write_json(folder / CV_JSON, result.to_dict())
+    return result

@@ -1,0 +1,224 @@
+"""A trained network as a MONAI bundle, which predicts without Hasten."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import date
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import hasten
+from hasten.cases.regions import resolve_regions
+from hasten.config.intensity import Scaling, scalings
+from hasten.config.networks import is_own
+from hasten.config.settled import PlannedRun
+from hasten.nets.build import NNUNET, monai_network
+from hasten.nets.dynunet import dynunet_settings, dynunet_weights
+from hasten.prediction.infer import WINDOW_BATCH
+
+_UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"
+_IN_MM = (
+    "$lambda x: monai.data.MetaTensor(x, meta={k: v for k, v in x.meta.items() if k != 'affine'}, "
+    f"affine=x.affine * torch.tensor([[{_UNIT}]] * 3 + [[1.0]], dtype=x.affine.dtype))"
+)
+"""Expression of an image whose affine is in mm, whatever unit of length its NIfTI header states (meter, micron)."""
+
+
+def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module, *, where: str) -> dict[str, bytes]:
+    """The files of a bundle by their paths in its folder. content: of a best.pt, `where`, as `read_model` gives it.
+
+    Volumes go through windows in float32; scores are interpolated linearly to the image's grid. Raises ValueError for
+    networks, images and preparations that MONAI alone can't do.
+    """
+    scaling = _single_scaling(config, len(content["channels"]), where)
+    try:
+        if is_own(config.network):
+            raise ValueError(f"network.name={config.network.name} is not in MONAI")
+        dynunet = dynunet_settings(config.network) if config.network.name in NNUNET else None
+    except ValueError as problem:
+        raise ValueError(
+            f"{where}: {problem}, so a bundle can't build it; export it as .onnx or .safetensors"
+        ) from None
+    if content["spatial_dims"] != 3 or config.prepare.orientation is None:
+        why = "of pictures" if content["spatial_dims"] != 3 else "with prepare.orientation=null"
+        raise ValueError(f"{where}: a run {why} can't be a bundle; export it as .onnx or .safetensors")
+    import monai.networks.nets
+
+    classes = len(content.get("regions") or content["labels"])
+    target, arguments = monai_network(dynunet or config.network, len(content["channels"]), classes, 3)
+    weights = network.state_dict()
+    if dynunet is not None:
+        arguments["trans_bias"] = True
+        monai_dynunet = getattr(monai.networks.nets, target)(**arguments)
+        monai_dynunet.load_state_dict(dynunet_weights(weights), strict=False)
+        weights = monai_dynunet.state_dict()
+    data = io.BytesIO()
+    torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, data)
+    network_def = {"_target_": target, **arguments}
+    return {
+        "configs/metadata.json": json_bytes(_metadata(content, config)),
+        "configs/inference.json": json_bytes(_inference(content, config, scaling, where, network_def)),
+        "models/model.pt": data.getvalue(),
+    }
+
+
+def json_bytes(tree: dict[str, Any]) -> bytes:
+    return f"{json.dumps(tree, indent=4)}\n".encode()
+
+
+def _single_scaling(config: PlannedRun, num_channels: int, where: str) -> Scaling:
+    first, *others = scalings(config.prepare, num_channels)
+    if any(other != first for other in others):
+        raise ValueError(
+            f"{where}: its channels are scaled apart (prepare.intensity, prepare.window), which a bundle does not do; "
+            "export it as .onnx or .safetensors"
+        )
+    return first
+
+
+def _inference(
+    content: dict[str, Any], config: PlannedRun, scaling: Scaling, where: str, network_def: dict[str, Any]
+) -> dict[str, Any]:
+    infer = config.infer
+    return {
+        "imports": [f"$import {name}" for name in ("functools", "glob", "monai", "numpy", "torch")],
+        "bundle_root": ".",
+        "dataset_dir": "$@bundle_root + '/images'",
+        "output_dir": "$@bundle_root + '/labels'",
+        "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+        "datalist": _datalist(len(content["channels"])),
+        "network_def": network_def,
+        "network": "$@network_def.to(@device)",
+        "preprocessing": {"_target_": "Compose", "transforms": _preprocessing(config, scaling)},
+        "dataset": {"_target_": "Dataset", "data": "@datalist", "transform": "@preprocessing"},
+        "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "num_workers": 0},
+        "inferer": {
+            "_target_": "SlidingWindowInferer",
+            "roi_size": infer.patch,
+            "sw_batch_size": infer.batch_size or WINDOW_BATCH,
+            "overlap": infer.overlap,
+            "mode": "gaussian",
+        },
+        "postprocessing": {"_target_": "Compose", "transforms": _postprocessing(content, where)},
+        "handlers": [
+            {
+                "_target_": "CheckpointLoader",
+                "load_path": "$@bundle_root + '/models/model.pt'",
+                "load_dict": {"model": "@network"},
+                "map_location": "@device",
+            }
+        ],
+        "evaluator": {
+            "_target_": "SupervisedEvaluator",
+            "device": "@device",
+            "val_data_loader": "@dataloader",
+            "network": "@network",
+            "inferer": "@inferer",
+            "postprocessing": "@postprocessing",
+            "val_handlers": "@handlers",
+        },
+        "run": ["$@evaluator.run()"],
+    }
+
+
+def _datalist(num_channels: int) -> str:
+    """An expression: each file is a case, or with several channels CASE_0000, CASE_0001 ... are those of one."""
+    if num_channels == 1:
+        return "$[{'image': path} for path in sorted(glob.glob(@dataset_dir + '/*.nii.gz'))]"
+    channels = f"[path[:-11] + f'{{channel:04d}}.nii.gz' for channel in range({num_channels})]"
+    return f"$[{{'image': {channels}}} for path in sorted(glob.glob(@dataset_dir + '/*_0000.nii.gz'))]"
+
+
+def _preprocessing(config: PlannedRun, scaling: Scaling) -> list[dict[str, Any]]:
+    """Axes are D, H, W as in Hasten: those of the orientation, last one first."""
+    prepare = config.prepare
+    assert prepare.orientation is not None
+    transforms: list[dict[str, Any]] = [
+        {"_target_": "LoadImaged", "keys": "image", "ensure_channel_first": True},
+        {"_target_": "Lambdad", "keys": "image", "func": _IN_MM},
+        {"_target_": "Orientationd", "keys": "image", "axcodes": prepare.orientation[::-1], "labels": None},
+    ]
+    if prepare.crop_foreground:
+        low = scaling.window[0] if scaling.window else "x.flatten(1).min(1).values.reshape(-1, 1, 1, 1)"
+        crop = {"select_fn": f"$lambda x: x > {low}", "allow_smaller": True}
+        transforms.append({"_target_": "CropForegroundd", "keys": "image", "source_key": "image", **crop})
+    if prepare.spacing and any(prepare.spacing):
+        transforms.append({"_target_": "Spacingd", "keys": "image", "pixdim": prepare.spacing, "scale_extent": True})
+    match scaling.kind:
+        case "zscore":
+            transforms.append({"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True})
+        case "window":
+            assert scaling.window is not None
+            window = {"a_min": scaling.window[0], "a_max": scaling.window[1], "b_min": 0, "b_max": 1, "clip": True}
+            transforms.append({"_target_": "ScaleIntensityRanged", "keys": "image", **window})
+    # As the training saw it, which keeps prepared images in this type.
+    transforms += [
+        {"_target_": "CastToTyped", "keys": "image", "dtype": f"$torch.{dtype}"}
+        for dtype in dict.fromkeys([prepare.dtype, "float32"])
+    ]
+    return transforms
+
+
+def _postprocessing(content: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    labels = {int(value): name for value, name in content["labels"].items()}
+    values = sorted(labels)
+    transforms: list[dict[str, Any]] = [
+        {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
+         "nearest_interp": False},
+    ]  # fmt: skip
+    if content.get("regions"):
+        regions = resolve_regions(content["regions"], content["region_values"], labels, f"{where}: regions")
+        painted = [values[region.painted] for region in regions]
+        step = "lambda label, at: torch.where(x[at[0] : at[0] + 1] > 0, float(at[1]), label)"
+        paint = f"$lambda x: functools.reduce({step}, enumerate({painted}), torch.zeros_like(x[:1]))"
+        transforms.append({"_target_": "Lambdad", "keys": "pred", "func": paint})
+    else:
+        transforms.append({"_target_": "AsDiscreted", "keys": "pred", "argmax": True})
+        if values != list(range(len(values))):
+            maps = {"orig_labels": list(range(len(values))), "target_labels": values}
+            transforms.append({"_target_": "MapLabelValued", "keys": "pred", **maps})
+    dtype = np.min_scalar_type(values[-1]).name
+    save = {"output_dir": "@output_dir", "output_postfix": "", "separate_folder": False, "resample": False}
+    return [*transforms, {"_target_": "SaveImaged", "keys": "pred", "output_dtype": f"$numpy.{dtype}", **save}]
+
+
+def _metadata(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
+    import monai
+
+    channels, names = content["channels"], list(content.get("regions") or content["labels"].values())
+
+    def described(of: list[str], **kind: str) -> dict[str, Any]:
+        return {
+            "type": "image",
+            "spatial_shape": config.infer.patch,
+            "dtype": "float32",
+            "is_patch_data": True,
+            **kind,
+            "num_channels": len(of),
+            "value_range": [],
+            "channel_def": {str(number): name for number, name in enumerate(of)},
+        }
+
+    return {
+        "schema": "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/"
+        "meta_schema_20240725.json",
+        "version": "0.1.0",
+        "changelog": {"0.1.0": f"exported by Hasten {hasten.__version__} on {date.today().isoformat()}"},
+        "monai_version": monai.__version__,
+        "pytorch_version": torch.__version__.split("+")[0],
+        "numpy_version": np.__version__,
+        "required_packages_version": {"nibabel": "5.3", "pytorch-ignite": "0.5"},
+        "name": "Segmentation",
+        "task": f"Segmentation of {', '.join(names)}",
+        "description": "Weights, preparation and inference of a network trained with Hasten",
+        "authors": "unknown",
+        "copyright": "unknown",
+        "network_data_format": {
+            "inputs": {"image": described(channels, format="magnitude", modality=", ".join(channels))},
+            "outputs": {"pred": described(names, format="segmentation")},
+        },
+    }

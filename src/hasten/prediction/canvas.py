@@ -1,0 +1,227 @@
+"""Sums of overlapping window scores, cell by cell: a cell is passed on and freed once no further window covers it.
+
+Of K scores for each voxel of a volume only those are in memory that are still being summed: with windows taken in
+slabs along the longest axis, about the overlap of two slabs and one row of windows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hasten.config.schema import Triple
+from hasten.prediction.blend import Axis, Overlap, cover
+from hasten.runtime.out_of_memory import out_of_memory, out_of_memory_ends_block
+
+log = logging.getLogger(__name__)
+
+HOST = torch.device("cpu")
+_Slot = tuple[slice, slice, slice]
+
+
+class Sink(Protocol):
+    """Receives complete cells."""
+
+    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+        """Memory of the result itself for a cell's sums, (K, *slot), or None. `like`: (K, ...) scores."""
+
+    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        """sums: (K, d, h, w) of one cell; weights: gives what they are to be divided by, (d, h, w)."""
+
+    def result(self) -> Tensor:
+        """All cells together: (K, D, H, W) scores, or (..., D, H, W) of what is decided."""
+
+
+class ArgmaxSink:
+    """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed.
+
+    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result: `highest` gives the class index,
+    `above_zero` the masks of classes that may overlap.
+    """
+
+    def __init__(self, decide: Callable[[Tensor], Tensor], shape: Triple, device: torch.device) -> None:
+        self._decide, self._shape, self._device = decide, shape, device
+        self._out: Tensor | None = None
+
+    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+        return None
+
+    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        result = self._decide(sums)
+        if self._out is None:
+            with torch.inference_mode(False):  # a result that its owner may change
+                self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
+        self._out[(..., *slot)] = result.to(self._device)
+
+    def result(self) -> Tensor:
+        assert self._out is not None
+        return self._out
+
+
+class Scores:
+    """Weighted means, (K, D, H, W). Where type and device allow, the result itself holds the sums."""
+
+    def __init__(self, room: Callable[[int], Tensor], sums: torch.dtype) -> None:
+        """room: gives memory for the scores of that many classes, the same one each time; sums: the type of sums."""
+        self._allocate, self._sums = room, sums
+        self._out: Tensor | None = None
+
+    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+        out = self._room(len(like))
+        return out[(slice(None), *slot)] if out.dtype == self._sums and out.device == like.device else None
+
+    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        out = self._room(len(sums))[(slice(None), *slot)]
+        divisor = weights().to(sums.device)
+        if sums.data_ptr() == out.data_ptr():
+            out.div_(divisor)
+        else:
+            out.copy_(sums / divisor)
+
+    def _room(self, classes: int) -> Tensor:
+        if self._out is None:
+            self._out = self._allocate(classes)
+        return self._out
+
+    def result(self) -> Tensor:
+        assert self._out is not None
+        return self._out
+
+
+def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Memory for scores of `shape`, (K, D, H, W) or (N, K, D, H, W): on the device if it has room, else on the host."""
+    with torch.inference_mode(False):  # a result that its owner may change
+        with out_of_memory_ends_block(device != HOST):
+            return torch.empty(*shape, dtype=dtype, device=device)
+        log.warning("no room for all scores on %s; they are gathered in host memory", device)
+        return torch.empty(*shape, dtype=dtype)
+
+
+@dataclass(slots=True)
+class Canvas:
+    """One volume's cells."""
+
+    axes: tuple[Axis, Axis, Axis]
+    weight: Tensor
+    """(d, h, w) float32 of a window."""
+    sink: Sink
+    dtype: torch.dtype
+    """Data type of the sums."""
+    device: torch.device
+    """Device of the sums; they move to the host where it has no room."""
+    cells: dict[Triple, Tensor]
+    """(K, d, h, w) sums of each cell that waits for further windows, by its number along each axis."""
+    waiting: dict[Triple, int]
+    """Number of windows that each cell still waits for."""
+
+    @classmethod
+    def make(
+        cls, axes: tuple[Axis, Axis, Axis], weight: Tensor, sink: Sink, dtype: torch.dtype, device: torch.device
+    ) -> Canvas:
+        """A canvas without sums. weight: (d, h, w) of a window, on any device."""
+        counts = [[len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in axes]
+        waiting = {
+            (d, h, w): counts[0][d] * counts[1][h] * counts[2][w]
+            for d, h, w in product(*(range(len(axis.cells)) for axis in axes))
+        }
+        return cls(axes, weight.to(device), sink, dtype, device, {}, waiting)
+
+    def windows(self) -> Iterator[Triple]:
+        """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
+        order = sorted(range(3), key=lambda axis: -len(self.axes[axis].starts))
+        for numbers in product(*(range(len(self.axes[axis].starts)) for axis in order)):
+            indices = dict(zip(order, numbers, strict=True))
+            yield indices[0], indices[1], indices[2]
+
+    def place(self, window: Triple) -> _Slot:
+        """The window's voxels in the padded volume. `weight` has its size."""
+        starts = (axis.starts[number] for axis, number in zip(self.axes, window, strict=True))
+        d, h, w = (slice(start, start + side) for start, side in zip(starts, self.weight.shape, strict=True))
+        return d, h, w
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting
+
+    def add(self, window: Triple, score: Tensor) -> None:
+        """score: (K, d, h, w) of one window, of any float type and on any device."""
+        score = self._near(score)
+        for parts in product(*(axis.parts[number] for axis, number in zip(self.axes, window, strict=True))):
+            cell = (parts[0].cell, parts[1].cell, parts[2].cell)
+            self._with_room(partial(self._put, cell, parts, score))
+            self.waiting[cell] -= 1
+            if not self.waiting[cell]:
+                self._with_room(partial(self._hand_on, cell))
+                del self.waiting[cell], self.cells[cell]
+
+    def _with_room(self, act: Callable[[], None]) -> None:
+        """Run `act`; if device memory runs out, run it again on the host. A failed `act` must not change the sums."""
+        try:
+            return act()
+        except RuntimeError as error:
+            if self.device == HOST or not out_of_memory(error):
+                raise
+        self.to_host()
+        act()
+
+    def to_host(self) -> None:
+        """Free what the sums take on their device."""
+        log.warning("out of memory on %s; the sums of windows continue in host memory", self.device)
+        self.device, self.weight = HOST, self.weight.cpu()
+        for cell in list(self.cells):
+            self.cells[cell] = self.cells[cell].cpu()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _near(self, score: Tensor) -> Tensor:
+        return score if score.device.type == self.device.type else score.to(self.device)
+
+    def _put(self, cell: Triple, parts: Sequence[Overlap], score: Tensor) -> None:
+        d, h, w = (part.in_window for part in parts)
+        piece, weight = self._near(score[:, d, h, w]), self.weight[d, h, w]
+        sums = self.cells.get(cell)
+        if sums is None:
+            sums = self._first(cell, piece, weight, whole=all(part.whole for part in parts))
+            if sums is not None:
+                self.cells[cell] = sums
+                return
+            sums = self._blank(cell, piece)
+        d, h, w = (part.in_cell for part in parts)
+        sums[:, d, h, w].addcmul_(piece, weight)
+        self.cells[cell] = sums
+
+    def _first(self, cell: Triple, piece: Tensor, weight: Tensor, *, whole: bool) -> Tensor | None:
+        """A cell's sums, where the first window covers all of it: nothing to clear and nothing to read."""
+        if not whole:
+            return None
+        room = self.sink.room(self._slot(cell), piece)
+        if room is None:
+            return (piece * weight).to(self.device, self.dtype)
+        return torch.mul(piece, weight, out=room)
+
+    def _blank(self, cell: Triple, piece: Tensor) -> Tensor:
+        room = self.sink.room(self._slot(cell), piece)
+        if room is not None:
+            return room.zero_()
+        shape = [side.stop - side.start for side in self._slot(cell)]
+        # Strided as the pieces are: adding channels-last pieces to other sums takes twice as long.
+        if piece.stride(0) == 1:
+            return torch.zeros([*shape, len(piece)], dtype=self.dtype, device=self.device).permute(3, 0, 1, 2)
+        return torch.zeros([len(piece), *shape], dtype=self.dtype, device=self.device)
+
+    def _hand_on(self, cell: Triple) -> None:
+        self.sink.take(self._slot(cell), self.cells[cell], lambda: cover(self.axes, cell, self.weight))
+
+    def _slot(self, cell: Triple) -> _Slot:
+        cuts = (axis.cells[number] for axis, number in zip(self.axes, cell, strict=True))
+        d, h, w = (
+            slice(cut.start - axis.before, cut.stop - axis.before) for cut, axis in zip(cuts, self.axes, strict=True)
+        )
+        return d, h, w

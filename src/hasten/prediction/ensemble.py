@@ -1,0 +1,152 @@
+"""Trained networks that predict, alone or together: their settings, and their mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from hasten.cases.locate import same_source
+from hasten.checkpoint.weights import model_file, read_model
+from hasten.config.check import check_run
+from hasten.config.load import from_dict, load_as, to_dict
+from hasten.config.resume_rules import RUN_RULES, flat, rule_of, text_of
+from hasten.config.schema import RunConfig
+from hasten.config.settled import planned_run
+from hasten.observe.folds import finished_folds, is_cross_validation
+from hasten.prediction.check_network import check_network
+from hasten.prediction.infer import Inference
+from hasten.prediction.scores import first_output
+
+_OF_A_FOLD = ("data.split.fold", "train.precision")
+"""Settings in which folds may differ: the fold's number, and what was measured on the machine."""
+_CONTENT = ("channels", "labels", "regions", "region_values", "spatial_dims")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """One of the trained networks that predict together."""
+
+    where: Path
+    """Path of its best.pt."""
+    content: dict[str, Any]
+    """Content of that file, as `read_model` returns it."""
+
+
+def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
+    """The networks of a run directory or best.pt, of all finished folds of a cross-validation, or of several of these.
+
+    Raises ValueError where one can't be read, where folds differ in their settings or data, and where other runs differ
+    in what networks must share to be averaged: channels, labels, regions and the preparation of images.
+    """
+    paths = [Path(path) for path in ([run] if isinstance(run, (str, Path)) else run)]
+    if not paths:
+        raise ValueError("predict: no run is named; name a run's folder, its best.pt or a cross-validation")
+    members: list[Member] = []
+    for path in paths:
+        folds = is_cross_validation(path)
+        group = [Member(model_file(each), read_model(each)) for each in (finished_folds(path) if folds else [path])]
+        require_alike(group, "*" if folds else "prepare.*")
+        members += group
+    require_alike(members, "prepare.*")
+    return members
+
+
+def require_alike(members: Sequence[Member], settings: str) -> None:
+    """Raise one ValueError that lists what differs from the first. settings: pattern of those that are compared."""
+    differences = [text for member in members[1:] for text in _differences(members[0], member, settings)]
+    if differences:
+        lines = "\n  ".join(differences)
+        raise ValueError(
+            f"{members[0].where}: cannot be averaged with networks of other settings or data; train them alike, or "
+            f"predict with one of them\n  {lines}"
+        )
+
+
+def _differences(first: Member, other: Member, settings: str) -> Iterable[str]:
+    for name in _CONTENT:
+        was, now = first.content.get(name, {}), other.content.get(name, {})
+        if was != now:
+            yield f"{other.where}: {name} {text_of(now)} instead of {text_of(was)}"
+    one, two = (flat(from_dict(member.content["config"], where=str(member.where))) for member in (first, other))
+    for name in changed_settings(one, two):
+        if fnmatchcase(name, settings) and name not in _OF_A_FOLD:
+            yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(one[name])}"
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of the settings, as `flat` gives them, that differ, but for those of the machine."""
+    return [
+        name
+        for name, value in now.items()
+        if value != before[name]
+        and rule_of(name, RUN_RULES).kind != "machine"
+        and not (name == "data.source" and same_source(before[name], value))
+    ]
+
+
+class Ensemble(nn.Module):
+    """Networks as one, whose scores are the mean of their probabilities.
+
+    These are the soft-max; with overlapping classes the sigmoid less one half, so that a class holds above 0.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], *, overlapping: bool) -> None:
+        super().__init__()
+        self.networks, self.overlapping = nn.ModuleList(networks), overlapping
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, K, *S) float32. image: (B, C, *S)."""
+        total: Tensor | None = None
+        for network in self.networks:
+            scores = first_output(network(image), image.ndim).float()
+            share = scores.sigmoid() if self.overlapping else scores.softmax(1)
+            total = share if total is None else total.add_(share)
+        assert total is not None
+        mean = total / len(self.networks)
+        return mean - 0.5 if self.overlapping else mean
+
+
+def joined(inferences: Sequence[Inference], where: Path) -> Inference:
+    """How networks are applied as one: as the first, whose windows all of them must take.
+
+    where: the first one's file, for errors. Raises ValueError for networks that ask for other multiples.
+    """
+    depth, height, width = (math.lcm(*sides) for sides in zip(*(each.divisor for each in inferences), strict=True))
+    unit, first = (depth, height, width), inferences[0]
+    if any(side % by for side, by in zip(first.patch, unit, strict=True)):
+        raise ValueError(
+            f"{where}: its windows of {list(first.patch)} voxels are no multiple of {list(unit)}, as the other "
+            "networks ask; train them with the same sample.patch, or predict with one of them"
+        )
+    return dataclasses.replace(first, divisor=unit, probabilities=True)
+
+
+def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Member]:
+    """Members with overrides such as "infer.overlap=0.25".
+
+    Raises ValueError for other sections, and for values that the networks can't take.
+    """
+    others = [text for text in overrides if text.partition("=")[0].partition(".")[0].strip() != "infer"]
+    if others:
+        raise ValueError(
+            f"override '{others[0]}': a prediction takes settings of the section infer only, such as "
+            "infer.overlap=0.25; the others are those that the network was trained with"
+        )
+    return [_changed(member, overrides) for member in members] if overrides else list(members)
+
+
+def _changed(member: Member, overrides: Sequence[str]) -> Member:
+    before = from_dict(member.content["config"], where=str(member.where))
+    config = load_as(RunConfig, check_run, None, overrides, tree=to_dict(before))
+    if config.infer.patch is None:
+        config = dataclasses.replace(config, infer=dataclasses.replace(config.infer, patch=config.sample.patch))
+    problems = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
+    if problems:
+        raise ValueError(f"{member.where}: {problems[0]}")
+    return dataclasses.replace(member, content={**member.content, "config": to_dict(config)})

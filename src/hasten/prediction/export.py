@@ -1,0 +1,264 @@
+"""A trained network for other programs: safetensors, checked ONNX, a MONAI bundle, or nnU-Net's model folder."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import hasten
+from hasten.checkpoint.custom_network import model_network
+from hasten.checkpoint.weights import model_file, read_model
+from hasten.config.load import from_dict
+from hasten.config.networks import is_own
+from hasten.config.settled import PlannedRun, planned_run
+from hasten.files import first_line
+from hasten.nets.build import divisor
+from hasten.nets.custom_network import decides_by_values
+from hasten.prediction.bundle import bundle_files
+from hasten.prediction.nnunet_folder import nnunet_files
+from hasten.prediction.outputs import write_file
+from hasten.prediction.scores import first_output
+
+Format = Literal["safetensors", "onnx", "bundle", "nnunet"]
+_FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {"bundle": bundle_files, "nnunet": nnunet_files}
+"""What the formats that are folders hold."""
+_INSTALL = "pip install 'hasten[export]'"
+_OPSET = 17
+_LARGEST = 2_000_000_000
+"""Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
+_PRIVATE = ("data", "cache")
+"""Sections of a run that describe the machine it was trained on and not the network."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """What was written, and how well it was found to agree."""
+
+    path: Path
+    format: Format
+    difference: float | None
+    """Largest absolute difference between the file's scores and PyTorch's; None where nothing could be compared."""
+    scale: float
+    """Largest absolute score in that comparison."""
+
+
+def export_weights(
+    run: str | Path,
+    out: str | Path,
+    format: Format | None = None,
+    *,
+    overwrite: bool = False,
+    tolerance: float = 1e-4,
+    trust_changed_code: bool = False,
+) -> Exported:
+    """Write the best weights of a run as `out`.
+
+    `safetensors` holds the weights bit for bit, under their names in MONAI's network (for
+    `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W) float32, prepared
+    as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say in their metadata
+    how the image is prepared and what the classes mean. `bundle` and `nnunet` are folders that MONAI and nnU-Net
+    predict with (`bundle_files`, `nnunet_files`). An ONNX file is run beside PyTorch on random images of several
+    shapes.
+
+    Args:
+        run: a run directory, or a best.pt.
+        out: file or folder to write.
+        format: None takes the one of `out`'s suffix.
+        overwrite: replace what is there.
+        tolerance: where a score of the ONNX file differs by more than this (times the largest score, if that is above
+            1), nothing is written.
+        trust_changed_code: as for `predict`.
+
+    Raises:
+        ValueError: also for an `out` that exists, without `overwrite`, and for a missing package of the extra `export`.
+
+    Example:
+        >>> written = hasten.export_weights("runs/first", "first.safetensors")
+    """
+    out = Path(out)
+    kind = _format(out, format)
+    files_of = _FOLDERS.get(kind)
+    replaceable = not out.is_dir() if files_of is None else not out.is_file()
+    if out.exists() and not (replaceable and overwrite):
+        raise ValueError(f"{out}: exists; choose another --out" + (", or add --overwrite" if replaceable else ""))
+    content = read_model(run)
+    where = str(model_file(run))
+    config = planned_run(from_dict(content["config"], where=where), where)
+    # The plain network of its class: what was done to it for speed is not rebuilt.
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
+    network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+    difference: float | None = 0.0
+    scale = 0.0
+    if files_of:
+        for name, data in files_of(content, config, network, where=where).items():
+            write_file(out / name, data)
+        return Exported(path=out, format=kind, difference=None, scale=scale)
+    if kind == "safetensors":
+        data = _safetensors(network, _metadata(content))
+    else:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+        if size > _LARGEST:
+            raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
+        shapes = _shapes(content, config)
+        if is_own(config.network):
+            network = _single_way(network, shapes[0], out)
+        try:
+            data = _onnx(network, shapes[0], _metadata(content))
+            difference, scale = _compare(network, data, shapes)
+        except ValueError:
+            raise
+        except Exception as error:  # onnxruntime's have no class in common but this one
+            raise ValueError(
+                f"{out}: ONNX does not hold this network ({first_line(error)}); use safetensors"
+            ) from error
+        if difference is not None and not difference <= tolerance * max(1.0, scale):
+            raise ValueError(
+                f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
+                f"{scale:.1e}); allow more with --tolerance, or use safetensors"
+            )
+    write_file(out, data)
+    return Exported(path=out, format=kind, difference=difference, scale=scale)
+
+
+def _format(out: Path, format: str | None) -> Format:
+    kind = format if format is not None else out.suffix.removeprefix(".").lower()
+    match kind:
+        case "safetensors" | "onnx":
+            return kind
+        case "bundle" | "nnunet" if format is not None:
+            return kind
+    if format is not None:
+        raise ValueError(f"--format {format}: use safetensors, onnx, bundle or nnunet")
+    raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
+
+
+class _FirstOutput(nn.Module):
+    """The full-size scores of a network that gives several outputs in evaluation, too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        return first_output(self.network(image), image.ndim)
+
+
+def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Module:
+    """The user's own network as one that can be traced. Raises ValueError for one whose way depends on the image."""
+    if decides_by_values(network, torch.zeros(shape)):
+        raise ValueError(
+            f"{out}: the network decides by values on its way, and an ONNX file holds one way only; use safetensors"
+        )
+    return _FirstOutput(network).eval()
+
+
+def _metadata(content: dict[str, Any]) -> dict[str, str]:
+    config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
+    # The path of a local file describes the machine, too.
+    config["network"] = {name: value for name, value in config["network"].items() if name != "weights"}
+    # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
+    regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}
+    return {
+        "format": "pt",
+        "hasten": hasten.__version__,
+        "config": json.dumps(config),
+        "labels": json.dumps(content["labels"]),
+        "channels": json.dumps(content["channels"]),
+        "spatial_dims": str(content["spatial_dims"]),
+        "step": str(content["step"]),
+        "dice": str(content["dice"]),
+        **regions,
+    }
+
+
+def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
+    try:
+        from safetensors.torch import load, save
+    except ImportError as error:
+        raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
+    tensors: dict[str, Tensor] = {}
+    names: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in network.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if tensor.numel() and place in names:
+            # The format's own way with a tensor of two names (DynUNet's): written once, the other name in the metadata.
+            metadata[name] = names[place]
+        else:
+            names[place] = name
+            tensors[name] = tensor.contiguous()
+    data = save(tensors, metadata)
+    read = load(data)
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    return data
+
+
+def _shapes(content: dict[str, Any], config: PlannedRun) -> list[tuple[int, ...]]:
+    """(B, C, ...) of images that differ in batch and in every side; the first is the one that is traced."""
+    channels, dims = len(content["channels"]), content["spatial_dims"]
+    unit = divisor(config.network)[-dims:]
+    # A network that is built for its patch takes no other size.
+    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)) if unit != config.sample.patch[-dims:] else ((1, 1, 1),) * 4
+    sides = [tuple(by * count for by, count in zip(unit, counts[-dims:], strict=True)) for counts in times]
+    return [(batch, channels, *side) for batch, side in zip((2, 1, 3, 1), sides, strict=True)]
+
+
+def _onnx(network: nn.Module, shape: tuple[int, ...], metadata: dict[str, str]) -> bytes:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ValueError(f"ONNX files are written by onnx; install it ({_INSTALL})") from error
+    image = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    names = ("depth", "height", "width")[-(len(shape) - 2) :]
+    axes = {0: "batch", **dict(enumerate(names, start=2))}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = onnx.load_from_string(_traced(network, image, axes))
+    onnx.checker.check_model(model)
+    onnx.helper.set_model_props(model, metadata)
+    return model.SerializeToString()
+
+
+def _traced(network: nn.Module, image: Tensor, axes: dict[int, str]) -> bytes:
+    """ONNX bytes by torch's older exporter, which keeps every axis open under its name, in well under a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        torch.onnx.export(
+            network,
+            (image,),
+            path,
+            input_names=["image"],
+            output_names=["scores"],
+            dynamic_axes={"image": axes, "scores": axes},
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+        return path.read_bytes()
+
+
+def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> tuple[float | None, float]:
+    """Largest difference and largest score over random images of these shapes; (None, 0) without onnxruntime."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        return None, 0.0
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    generator = torch.Generator().manual_seed(1)
+    differences, scales = [], []
+    for shape in shapes:
+        image = torch.randn(shape, generator=generator)
+        with torch.no_grad():
+            torch_scores = network(image)
+        onnx_scores = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
+        differences.append((torch_scores - onnx_scores).abs().max())
+        scales.append(torch_scores.abs().max())
+    # torch's max keeps a nan, which is a difference too.
+    return float(torch.stack(differences).max()), float(torch.stack(scales).max())

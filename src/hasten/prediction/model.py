@@ -1,0 +1,194 @@
+"""A trained network, and the label map and probabilities that it predicts for a prepared image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.cases.regions import Region, paint, resolve_regions
+from hasten.checkpoint.custom_network import model_network
+from hasten.config.load import from_dict
+from hasten.config.networks import is_own
+from hasten.config.schema import PrepareConfig, RunConfig
+from hasten.config.settled import planned_run, undecided
+from hasten.nets.build import divisor
+from hasten.nets.size import small_image
+from hasten.nets.surgery.fuse import fused_norms
+from hasten.nets.surgery.operate import operate_built
+from hasten.prediction.ensemble import Ensemble, Member, joined
+from hasten.prediction.foreground import foreground_size, size_warning, spacing_warning
+from hasten.prediction.infer import Inference, infer_on_grid
+from hasten.prediction.inference import inference_of
+from hasten.prediction.regrid import Planes, thick_axis
+from hasten.prediction.window_batch import measured_batch
+from hasten.prediction.window_graph import GraphedNetwork
+from hasten.prepare.case import restore_label
+from hasten.prepare.orient import orient
+from hasten.prepare.types import Geometry, PreparedCase
+from hasten.runtime.device import pick_device
+from hasten.runtime.memory_format import memory_format
+
+_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "train.precision", "train.channels_last")
+"""Further settings of a trained model that a plan or a measurement has decided."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A trained network and what its input and output mean."""
+
+    network: nn.Module
+    prepare: PrepareConfig
+    inference: Inference
+    channels: tuple[str, ...]
+    values: tuple[int, ...]
+    """Label value of each class index."""
+    classes: tuple[str, ...]
+    """What each of the network's outputs is: the classes by label value, or the regions."""
+    activation: Callable[[Tensor], Tensor]
+    """Turns scores (K, ...) into probabilities."""
+    regions: tuple[Region, ...] = ()
+    """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
+    foreground: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How much of it training cases had, as `training_range` gives it."""
+    spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    """Spacing of the training cases, as `training_spacing` returns it."""
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The label values of each region."""
+        return [[self.values[index] for index in region.members] for region in self.regions]
+
+
+def load_members(members: Sequence[Member], *, device: str = "auto", trust_changed_code: bool = False) -> Model:
+    """The network of these, or all of them as one, ready to predict. Raises ValueError."""
+    models = [
+        load_model(member.content, where=str(member.where), device=device, trust_changed_code=trust_changed_code)
+        for member in members
+    ]
+    first = models[0]
+    if len(models) > 1:
+        overlapping = first.inference.overlapping
+        network = Ensemble([model.network for model in models], overlapping=overlapping)
+        first = dataclasses.replace(
+            first,
+            network=network.eval(),
+            inference=joined([model.inference for model in models], members[0].where),
+            activation=(lambda scores: scores + 0.5) if overlapping else (lambda scores: scores),
+        )
+    how = first.inference
+    if members[0].content["config"]["infer"].get("batch_size") is None:
+        how = dataclasses.replace(how, batch_size=measured_batch(first.network, len(first.channels), how))
+    if how.device.type == "cuda":
+        return dataclasses.replace(first, network=GraphedNetwork(first.network, how.device).eval(), inference=how)
+    return dataclasses.replace(first, inference=how)
+
+
+def load_model(content: dict[str, Any], *, where: str, device: str = "auto", trust_changed_code: bool = False) -> Model:
+    """The network of a best.pt's content, ready to predict. where: the file's path, for errors and `model_network`.
+
+    Raises ValueError.
+    """
+    # The device is set in the configuration, which validates it.
+    tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
+    run_config = _on_device(from_dict(tree, where=where))
+    unset = [*undecided(run_config), *(name for name in _SETTLED if attrgetter(name)(run_config) is None)]
+    if unset:
+        raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
+    config = planned_run(run_config)
+    target, dims = torch.device(config.train.device), content["spatial_dims"]
+    labels = {int(value): name for value, name in content["labels"].items()}
+    regions = resolve_regions(
+        {name: tuple(members) for name, members in content.get("regions", {}).items()},
+        content.get("region_values", {}),
+        labels,
+        f"{where}: regions",
+    )
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code).to(target)
+    how = inference_of(
+        config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
+    )
+    # On a GPU without the kernels it would change nothing, and tracing takes a second.
+    if not is_own(config.network) and (target.type == "cpu" or how.fused_kernels):
+        shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
+        # As in training, which chose the layout.
+        operate_built(network, lambda: small_image(*shape).to(target), biases=False)
+        fused_norms(network, bool(how.fused_kernels))
+    layout = memory_format(dims, bool(config.train.channels_last))
+    return Model(
+        network=network.to(memory_format=layout).eval(),  # type: ignore[call-overload]
+        prepare=config.prepare,
+        inference=how,
+        channels=tuple(content["channels"]),
+        values=tuple(sorted(labels)),
+        classes=tuple(region.name for region in regions) or tuple(labels[value] for value in sorted(labels)),
+        activation=torch.sigmoid if regions else (lambda scores: scores.softmax(0)),
+        regions=regions,
+        foreground=content.get("foreground", {}),
+        spacing=content.get("spacing", {}),
+    )
+
+
+def _on_device(config: RunConfig) -> RunConfig:
+    """The settings with the device found; fp16 is a GPU's precision, which few CPUs have convolutions for."""
+    device = pick_device(config.train.device)
+    precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
+
+
+def predict_labels(
+    prepared: PreparedCase, model: Model, *, probabilities: np.ndarray | None = None
+) -> tuple[np.ndarray, list[np.ndarray], tuple[str | None, str | None]]:
+    """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
+
+    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. Last come warnings on a spacing
+    and on a predicted foreground that are unlike those of the training cases.
+    """
+    geometry = prepared.geometry
+    spacing = geometry.spacing
+    sides = zip(spacing, geometry.crop_shape, geometry.shape, strict=True)
+    depth, height, width = (mm * before / after for mm, before, after in sides)
+    labels = infer_on_grid(
+        model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
+        nearest=thick_axis((depth, height, width), spacing),
+        planes=None if probabilities is None else probability_writer(probabilities, geometry, model),
+    ).cpu().numpy()  # fmt: skip
+    label = paint(labels, model.regions) if model.regions else labels
+    dims = model.inference.spatial_dims
+    size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
+    warnings = spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)
+    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in labels] if model.regions else []
+    return restore_label(label, geometry, model.values), masks, warnings
+
+
+def probability_writer(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
+    """Writes planes of scores, as probabilities, into `target` (K, D, H, W).
+
+    Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.
+    """
+    whole = orient(target, geometry.permute, geometry.flip)
+    box = tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))
+    if not model.regions and geometry.crop_shape != whole.shape[1:]:
+        whole[0] = 1  # what is cropped away is background
+    inside = whole[(slice(None), *box)]
+
+    def fill(axis: int, plane: int, scores: Tensor, labels: Tensor) -> None:
+        probabilities = model.activation(scores).cpu().numpy().astype(target.dtype)
+        decided = labels.cpu().numpy()
+        if model.regions:
+            differs = (probabilities > 0.5) != decided
+            probabilities[differs] = np.where(
+                decided[differs], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5
+            )
+        else:
+            row, column = np.nonzero(probabilities.argmax(0) != decided[0])
+            top = probabilities[:, row, column].max(0)
+            probabilities[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
+        np.moveaxis(inside, 1 + axis, 1)[:, plane] = probabilities
+
+    return fill

@@ -1,0 +1,244 @@
+"""A network over volumes of any size, by overlapping windows: batches are filled with the windows of any of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hasten.config.schema import Triple
+from hasten.prediction.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
+from hasten.prediction.canvas import HOST, Canvas, Sink
+from hasten.runtime.out_of_memory import out_of_memory, out_of_memory_ends_block
+
+log = logging.getLogger(__name__)
+
+_MOST_WAITING = 64
+"""Windows after which a batch is run, however few of them need the network."""
+_HOST_VOXELS = 2**20
+"""A CPU gains nothing from a batch of more voxels, and pays for its activations in memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """How windows lie on a volume, and how their scores are blended."""
+
+    window: Triple
+    overlap: tuple[float, float, float]
+    """Share of a window's side that the next one covers again, at least 0 and below 1."""
+    batch_size: int
+    """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
+    device: torch.device
+    """Device on which windows go through the network and are summed."""
+    mode: Mode = "gaussian"
+    sigma: Sigma = (0.125, 0.125, 0.125)
+    sums: torch.dtype = torch.float32
+    """Type of the sums. float16 halves them; at an overlap of a half, scores are off by about a thousandth of the
+    largest (bfloat16: a hundredth), and by more where more windows meet."""
+    sums_device: torch.device | None = None
+    """Device that holds the sums; None is `device`."""
+    dtype: torch.dtype = torch.float32
+    """Type of the network's input."""
+    padding_mode: str = "constant"
+    """Padding of a volume smaller than a window, as `torch.nn.functional.pad` names it."""
+    padding_value: float = 0.0
+    reuse_constant: bool = False
+    """Whether scores of a window without contrast, as of air, are those of the last one with the same value. Where the
+    network's answer depends on nothing but the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWindow:
+    """One window of a batch."""
+
+    volume: int
+    slot: tuple[slice, slice, slice]
+    """Voxels of the window in the padded volume."""
+
+
+Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
+"""(B, C, d, h, w) windows and where they lie, to (B, K, d, h, w) scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A window that waits for its batch."""
+
+    volume: int
+    image: Tensor
+    canvas: Canvas
+    window: Triple
+    constant: bool = False
+    """Whether all voxels of each channel are equal."""
+    known: bool = False
+    """Whether they also equal those of the last constant window, so that its scores are the same."""
+
+
+def slide(
+    forward: Forward,
+    volumes: Iterable[Tensor],
+    windows: Windows,
+    sink: Callable[[int, Triple], Sink],
+    tick: Callable[[int], None] | None = None,
+    within: Callable[[int], tuple[slice, slice, slice]] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
+
+    volumes: (C, D, H, W) each, of any size, float dtype and device, with the same C. sink: makes one for a volume of a
+    position and size. tick: called with the number of windows done, after each batch. within: the voxels of a volume
+    that its sink gets; windows that meet none of them are left out. What runs out of memory is done again: with half
+    the windows, at last with sums on the host. Raises ValueError where scores have not the windows' size.
+    """
+    batcher = _Batcher(forward, windows, tick)
+    weight = weight_map(windows.window, windows.mode, windows.sigma, windows.device)
+    waiting: list[_Job] = []
+    last: Tensor | None = None
+    for number, volume in enumerate(volumes):
+        axes = _axes(volume_shape(volume), windows)
+        if within is not None:
+            depth, height, width = map(restricted, axes, windows.window, within(number))
+            axes = depth, height, width
+        device = windows.sums_device or windows.device
+        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
+        image = _padded(volume, axes, windows)
+        for window in canvas.windows():
+            value = _constant(volume, canvas.place(window), axes) if windows.reuse_constant else None
+            known = value is not None and last is not None and torch.equal(value, last)
+            waiting.append(_Job(number, image, canvas, window, value is not None, known))
+            last = last if value is None else value
+            if sum(not job.known for job in waiting) >= batcher.size or len(waiting) >= _MOST_WAITING:
+                yield from batcher.run(waiting)
+                waiting = []
+    yield from batcher.run(waiting)
+
+
+def count_windows(shape: Triple, windows: Windows) -> int:
+    """Windows on a volume of a size."""
+    return prod(len(axis.starts) for axis in _axes(shape, windows))
+
+
+def slow_axis(shape: Triple, windows: Windows) -> int:
+    """The axis with the most windows on a volume of a size, along which their number changes last."""
+    counts = [len(axis.starts) for axis in _axes(shape, windows)]
+    return counts.index(max(counts))
+
+
+def _axes(shape: Triple, windows: Windows) -> tuple[Axis, Axis, Axis]:
+    depth, height, width = (
+        make_axis(side, window, overlap)
+        for side, window, overlap in zip(shape, windows.window, windows.overlap, strict=True)
+    )
+    return depth, height, width
+
+
+def volume_shape(volume: Tensor) -> Triple:
+    """(D, H, W) of (C, D, H, W)."""
+    return volume.shape[1], volume.shape[2], volume.shape[3]
+
+
+def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> Tensor:
+    """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
+    volume = _moved(volume, windows.device)
+    if volume_shape(volume) == tuple(axis.size for axis in axes):
+        return volume
+    sides = reversed(list(zip(axes, volume_shape(volume), strict=True)))
+    pad = [amount for axis, side in sides for amount in (axis.before, axis.size - side - axis.before)]
+    value = windows.padding_value if windows.padding_mode == "constant" else None
+    return functional.pad(volume.to(windows.dtype), pad, mode=windows.padding_mode, value=value)
+
+
+def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis, Axis, Axis]) -> Tensor | None:
+    """The value of each channel where a window is constant. Asked of the host's volumes without padding alone, as the
+    answer of another device would be waited for.
+    """
+    if volume.device != HOST or volume_shape(volume) != tuple(axis.size for axis in axes):
+        return None
+    inside = volume[(slice(None), *slot)]
+    first = inside[:, :1, :1, :1]
+    # A few voxels rule out nearly all windows.
+    for part in (inside[:, ::7, ::7, ::7], inside):
+        if not torch.equal(part, first.expand_as(part)):
+            return None
+    return first
+
+
+def _moved(volume: Tensor, device: torch.device) -> Tensor:
+    with out_of_memory_ends_block():
+        return volume.to(device)
+    log.warning("out of memory on %s; a volume stays where it is, and its windows are sent one by one", device)
+    return volume
+
+
+def _cut(jobs: list[_Job], size: int) -> list[_Job]:
+    """The first ones, with `size` windows at most that go through the network."""
+    new = [number for number, job in enumerate(jobs) if not job.known]
+    return jobs[: new[size]] if len(new) > size else jobs
+
+
+class _Batcher:
+    """Runs windows in batches that fit."""
+
+    def __init__(self, forward: Forward, windows: Windows, tick: Callable[[int], None] | None) -> None:
+        self._forward, self._windows, self._tick = forward, windows, tick
+        largest = max(1, _HOST_VOXELS // prod(windows.window)) if windows.device.type == "cpu" else windows.batch_size
+        self.size = min(windows.batch_size, largest)
+        self._constant: Tensor | None = None
+
+    def run(self, jobs: list[_Job]) -> Iterator[tuple[int, Tensor]]:
+        """Yield what becomes complete."""
+        first = 0
+        while first < len(jobs):
+            batch = _cut(jobs[first:], self.size)
+            new = [job for job in batch if not job.known]
+            scores: Iterable[Tensor] | None = self._scores(new) if new else ()
+            if scores is None:
+                self._shrink(new)
+                continue
+            first += len(batch)
+            complete, rest = [], iter(scores)
+            for job in batch:
+                score = self._constant if job.known else next(rest)
+                assert score is not None
+                if job.constant and not job.known:
+                    self._constant = score.clone()
+                job.canvas.add(job.window, score)
+                if job.canvas.done:
+                    complete.append((job.volume, job.canvas.sink.result()))
+            del scores, score, rest  # or they would be held through the next forward pass
+            if self._tick:
+                self._tick(len(batch))
+            yield from complete
+
+    def _scores(self, jobs: list[_Job]) -> Tensor | None:
+        """(B, K, d, h, w), or None where memory ran out."""
+        try:
+            channels, window = len(jobs[0].image), self._windows.window
+            batch = torch.empty(len(jobs), channels, *window, dtype=self._windows.dtype, device=self._windows.device)
+            places = [BatchWindow(job.volume, job.canvas.place(job.window)) for job in jobs]
+            for target, job, place in zip(batch, jobs, places, strict=True):
+                target.copy_(job.image[(slice(None), *place.slot)])
+            scores = self._forward(batch, places)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or (len(jobs) == 1 and all(job.canvas.device == HOST for job in jobs)):
+                raise
+            return None
+        if scores.shape[2:] != window:
+            raise ValueError(
+                f"the network gave scores of size {tuple(scores.shape[2:])} for windows of {window}; sliding windows "
+                "need a network that keeps the size: resize its output, or choose a window it takes"
+            )
+        return scores
+
+    def _shrink(self, jobs: list[_Job]) -> None:
+        if len(jobs) > 1:
+            self.size = len(jobs) // 2
+            log.warning("out of memory with %d windows at once; going on with %d", len(jobs), self.size)
+        else:
+            jobs[0].canvas.to_host()
+        if self._windows.device.type == "cuda":
+            torch.cuda.empty_cache()

@@ -1,0 +1,261 @@
+"""The weights that a run starts from: read from a file of Hasten, MONAI, nnU-Net or another program, and fitted."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn, serialization
+
+from hasten.checkpoint.file import is_checkpoint, read_checkpoint
+from hasten.checkpoint.weights import model_file, read_model
+from hasten.files import expanded, hash_file
+from hasten.nets.weights import Fit, fit_weights, last_weight
+from hasten.training.plan import RunPlan, build_net, with_train
+
+_NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
+"""Keys under which a file may hold the state dict, likelier ones first."""
+_DEEPEST = 3
+_SHOWN = 3
+"""Names in a table for each of adapted, left and unused."""
+_SAFE: list[Any] = [
+    *((np._core.multiarray.scalar, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # type: ignore[attr-defined]
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")),
+]
+"""NumPy's scalars, which nnU-Net saves among its scores: data, not code."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """The state dict of a file."""
+
+    path: Path
+    key: str
+    """Place of the state dict in the file; "" is the file itself."""
+    weights: dict[str, Tensor]
+    """Tensors of any shape, by name."""
+    sha256: str
+    """SHA-256 of the file's bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """The weights that a network starts from, and how they fit."""
+
+    saved: Saved
+    fit: Fit
+    parameters: int
+    """Numbers of the network in all."""
+
+    def summary(self) -> str:
+        """One line: how much of the network comes from the file."""
+        fit, total = self.fit, len(self.fit.values) + len(self.fit.left)
+        share = sum(value.numel() for value in fit.values.values()) / max(1, self.parameters)
+        counts = {"taken": fit.taken, "adapted": fit.adapted, "left as drawn": fit.left}
+        parts = ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+        return f"{len(fit.values)} of {total} tensors, {share:.1%} of the weights, from {self.saved.path}: {parts}"
+
+    def table(self) -> str:
+        """`summary`, and the names of what was adapted, left and not used, in at most 14 lines."""
+        lines = [f"weights: {self.summary()}"]
+        saved_prefix, network_prefix = self.fit.prefixes
+        if saved_prefix != network_prefix:
+            lines.append(f"  names       {saved_prefix or '(none)'} in the file is {network_prefix or '(none)'} here")
+        lines += _rows("adapted", [f"{name} ({how})" for name, how in self.fit.adapted.items()])
+        lines += _rows("left", [f"{name} ({why})" for name, why in self.fit.left.items()])
+        return "\n".join(lines + _rows("not used", list(self.fit.unused)))
+
+    def record(self) -> dict[str, Any]:
+        """The content of weights.json."""
+        fit = self.fit
+        return {
+            "file": str(self.saved.path),
+            "sha256": self.saved.sha256,
+            "key": self.saved.key,
+            "prefixes": {"file": fit.prefixes[0], "network": fit.prefixes[1]},
+            "taken": list(fit.taken),
+            "adapted": dict(fit.adapted),
+            "left": dict(fit.left),
+            "unused": list(fit.unused),
+        }
+
+
+def _rows(title: str, names: list[str]) -> list[str]:
+    rows = [f"  {title if not number else '':<11} {name}" for number, name in enumerate(names[:_SHOWN])]
+    return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
+
+
+def with_head(planned: RunPlan, network: nn.Module, start: Start | None) -> RunPlan:
+    """`planned` with `train.head` filled in, with names of `network`, if train.head_steps asks for it.
+
+    These are the layers that the file does not initialise, or else the last one. start: None only where the head is
+    known already.
+    """
+    train = planned.config.train
+    if not train.head_steps or train.head is not None:
+        return planned
+    assert start is not None
+    names = [name for name, _ in network.named_parameters()]
+    initialised = tuple(name for name in names if name in start.fit.left)
+    layer = last_weight(network.state_dict()).rpartition(".")[0]
+    return with_train(planned, head=initialised or tuple(name for name in names if name.rpartition(".")[0] == layer))
+
+
+def start_of(planned: RunPlan) -> Start | None:
+    """What network.weights names, fitted to the planned network; None where nothing is named.
+
+    Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
+    """
+    path = planned.config.network.weights
+    if path is None:
+        return None
+    try:
+        return fit_file(path, planned)
+    except ValueError as error:
+        raise ValueError(f"network.weights: {error}") from None
+
+
+def fit_file(path: str | Path, planned: RunPlan) -> Start:
+    """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
+    saved = read_weights(path)
+    state = build_net(planned).cpu().state_dict()
+    try:
+        fit = fit_weights(state, saved.weights, spatial_dims=planned.case_set.spatial_dims)
+    except ValueError as error:
+        raise ValueError(f"{saved.path}: {error}") from None
+    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))
+
+
+def read_weights(path: str | Path) -> Saved:
+    """The state dict that a file holds, on the CPU. No code in the file is run (`weights_only`).
+
+    path: a run's folder (its best.pt), or a file: best.pt, a .safetensors, or whatever torch.load reads, as a MONAI
+    bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that names
+    the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
+    """
+    path = expanded(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or run")
+    file = model_file(path)
+    if path.is_dir() and not file.is_file():
+        raise ValueError(f"{path}: is no run (it has no checkpoints/best.pt); name a file of weights")
+    try:
+        sha256 = hash_file(file)
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from error
+    content = read_model(path) if path.is_dir() else _content(file)
+    place = _state_dict(content)
+    if place is None:
+        top_level = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(
+            f"{file}: holds no state dict (it has {top_level}); looked at its top and under {', '.join(_NESTED)}"
+        )
+    key, weights = place
+    # torch has no isfinite for floats of one byte.
+    wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
+    broken = [name for name, value in wide.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
+            "take an earlier checkpoint of that training"
+        )
+    return Saved(path=file, key=key, weights=weights, sha256=sha256)
+
+
+def _content(file: Path) -> Any:
+    """What a file holds, read as its kind asks for."""
+    if file.suffix.lower() == ".safetensors":
+        return _safetensors(file)
+    if is_checkpoint(file):
+        return read_checkpoint(file)
+    if _is_program(file):
+        raise ValueError(f"{file}: is a TorchScript program; save its state_dict() with torch.save, and name that")
+    try:
+        with serialization.safe_globals(_SAFE):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a crafted file can make the reader raise anything
+        text = str(error)
+        if "Unsupported" in text or "weights_only" in text:
+            named = re.search(r"GLOBAL (\S+)", text)
+            what = f"more than weights ({named[1]})" if named else "more than weights"
+            raise ValueError(
+                f"{file}: holds {what}, which could run code, and nothing in it was run; where you trust it, load it "
+                "with torch.load(..., weights_only=False) and save its state dict alone with torch.save"
+            ) from error
+        reason = f"{type(error).__name__} {text}".split(". ")[0].split("\n")[0].strip()
+        raise ValueError(
+            f"{file}: not a file of weights, or damaged ({reason}); name a state dict as torch.save writes it, or a "
+            ".safetensors"
+        ) from error
+
+
+def _is_program(file: Path) -> bool:
+    """Whether this is an archive of torch.jit, which torch.load would hand on with a warning."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _safetensors(file: Path) -> Any:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise ValueError(f"{file}: needs the package safetensors: pip install 'hasten[export]'") from None
+    try:
+        return load_file(file)
+    except Exception as error:
+        raise ValueError(f"{file}: not a safetensors file ({error}); copy it again") from error
+
+
+def _state_dict(content: Any, at: tuple[str, ...] = ()) -> tuple[str, dict[str, Tensor]] | None:
+    """Place of the state dict in a file's content, and its tensors; None where there are none.
+
+    What lies under a usual key comes before the tensors beside it, such as a random state.
+    """
+    if not isinstance(content, Mapping):
+        return None
+    inner = (_state_dict(content.get(key), (*at, key)) for key in _NESTED if len(at) < _DEEPEST)
+    nested = next((each for each in inner if each is not None), None)
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor) and _is_plain(value)}
+    return nested or ((".".join(at), tensors) if tensors else None)
+
+
+def _is_plain(value: Tensor) -> bool:
+    odd = value.is_meta or value.is_complex() or value.is_quantized
+    return not odd and value.layout is torch.strided
+
+
+def counted_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors, of any shape, of a state dict without those that nnU-Net's networks name a second or third time."""
+
+    def is_repeated(name: str) -> bool:
+        if name.startswith("decoder.encoder."):
+            return name.removeprefix("decoder.") in weights
+        parent, _, rest = name.partition(".all_modules.")
+        return rest != "" and f"{parent}.conv.weight" in weights
+
+    return {name: value for name, value in weights.items() if not is_repeated(name)}
+
+
+def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
+    """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts.
+
+    weights: tensors of any shape, by name.
+    """
+    groups: dict[str, list[Tensor]] = {}
+    for name, value in weights.items():
+        parts = name.split(".")
+        groups.setdefault(".".join(parts[:-1][:depth]) or name, []).append(value)
+    rows = []
+    for name, values in groups.items():
+        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in dict.fromkeys(value.dtype for value in values))
+        rows.append((name, len(values), sum(value.numel() for value in values), kinds))
+    return rows

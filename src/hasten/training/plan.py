@@ -1,0 +1,327 @@
+"""The plan of a run before anything is measured or trained: device, cases, settings, network."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hasten.augment.run_chain import RunChain, run_chain
+from hasten.cache.case_set import _cached_case_set
+from hasten.cache.fingerprint import get_fingerprint
+from hasten.cache.key import Files
+from hasten.cases.labels import IGNORED
+from hasten.cases.regions import Region, regions_of
+from hasten.cases.split import choose_split, split_cases, split_warnings
+from hasten.cases.types import Case, CaseSet
+from hasten.checkpoint.custom_network import with_custom_network, with_tried_divisor
+from hasten.checkpoint.weights import with_network_of_weights
+from hasten.config.check import check_run
+from hasten.config.decision import Decision
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.intensity import length_mistakes
+from hasten.config.load import from_dict, to_dict
+from hasten.config.patterns import first_few
+from hasten.config.plan import decide_settings
+from hasten.config.resume_rules import flat
+from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig
+from hasten.config.settled import PlannedRun
+from hasten.config.user_code import is_user_code
+from hasten.distribute.world import World
+from hasten.nets.build import Loss, build_loss, build_network
+from hasten.nets.losses.custom import check_custom_loss
+from hasten.nets.size import count_conv_flops, count_flops, count_parameters
+from hasten.observe.clock import Clock
+from hasten.prediction.check_network import check_network
+from hasten.prediction.foreground import sampled_warnings
+from hasten.runtime.device import pick_device
+from hasten.runtime.out_of_memory import memory_mistakes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """A planned run: its data, settings and decisions."""
+
+    config: PlannedRun
+    decisions: dict[str, Decision]
+    fingerprint: Fingerprint
+    case_set: CaseSet
+    train: tuple[Case, ...]
+    validation: tuple[Case, ...]
+    device: torch.device
+    augmentation: RunChain
+    """Augmentation chain for full patches."""
+    files: Files | None = None
+    warnings: tuple[str, ...] = ()
+    """Warnings about the labels; once cases are prepared, from those."""
+    foreground: dict[str, float] = field(default_factory=dict)
+    """Sizes of the foreground, as `training_range` returns them for the prepared cases."""
+    source: bytes = b""
+    """Source code of a user-defined network."""
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Overlapping classes, one network output each; empty where the outputs are the classes."""
+        return regions_of(self.case_set)
+
+    @property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """Class indices of each region."""
+        return tuple(region.members for region in self.regions)
+
+    @property
+    def ignore_index(self) -> int | None:
+        """Value of voxels without annotation in prepared label maps; None if all voxels are annotated."""
+        return None if self.case_set.ignore is None else IGNORED
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the scored classes: the regions, or the foreground classes by class index."""
+        return list(self.case_set.regions) or [name for _, name in sorted(self.case_set.labels.items())][1:]
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of the network's scores."""
+        return len(self.case_set.regions or self.case_set.labels)
+
+    def loss(self, *, over_ranks: bool = False) -> Loss:
+        """Loss of the network's scores and labels of class index, as `build_loss` makes it."""
+        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members, ignore_index=self.ignore_index)
+
+
+def with_train(planned: RunPlan, **settled: Any) -> RunPlan:
+    """The plan with these fields of `train` replaced."""
+    train = dataclasses.replace(planned.config.train, **settled)
+    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
+
+
+def tell_data(planned: RunPlan, clock: Clock) -> None:
+    """Say what is trained on, and where."""
+    data, device = planned.case_set, planned.device
+    classes = planned.class_names
+    more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
+    clock.tell(
+        f"data       {data.name}: {len(planned.train)} cases to train on, {len(planned.validation)} to validate on; "
+        f"{data.spatial_dims}-D; {', '.join(classes[:3])}{more}"
+    )
+    threads = torch.get_num_threads()
+    on_host = f"{threads} thread{'s' * (threads != 1)}"
+    clock.tell(f"device     {device}, {torch.cuda.get_device_name(device) if device.type == 'cuda' else on_host}")
+
+
+def tell_network(planned: RunPlan, clock: Clock) -> None:
+    """Say what is trained, and what is decided about its steps first."""
+    network, sample, train = planned.config.network, planned.config.sample, planned.config.train
+    channels = f" of {', '.join(map(str, network.channels))} channels" if network.channels else ""
+    patch = "x".join(map(str, sample.patch[3 - planned.case_set.spatial_dims :]))
+    clock.tell(f"network    {network.name}{channels}; {sample.batch_size} patches of {patch} voxels in a step")
+    if train.precision is None or train.channels_last is None:
+        clock.tell("timing     steps in several precisions and memory formats")
+
+
+def network_size(planned: RunPlan) -> dict[str, int | None]:
+    """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
+    dims, network = planned.case_set.spatial_dims, planned.config.network
+    shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
+    with torch.random.fork_rng(devices=[]):
+        module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    count = count_conv_flops if network.name in ("unet", "plainconvunet", "residualencoderunet") else count_flops
+    return {"parameters": count_parameters(module), "forward_flops": count(module, shape)}
+
+
+def plan_run(
+    config: RunConfig, plan: Path | None = None, *, world: World | None = None, device: torch.device | None = None
+) -> RunPlan:
+    """Read what the source declares, split it, take its fingerprint and make the plan.
+
+    `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
+    device: what `pick_device` gave for this run, if that is known. Raises ValueError for anything wrong with the
+    source, the split or the plan.
+    """
+    if not config.data.source:
+        raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
+    if plan is not None:
+        config = with_plan(config, plan)
+    _raise(check_run(config))
+    cached, case_set = _cached_case_set(config)
+    if case_set.regions and config.loss.include_background:
+        raise ValueError(
+            "loss.include_background: regions have no background, as each is separated from everything else; "
+            "set it to false, or set data.regions={} to learn the plain classes"
+        )
+    split, split_decision = choose_split(case_set, config.data.split)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    train, validation = split_cases(case_set, split)
+    device = device or pick_device(config.train.device, world)
+    fingerprint = get_fingerprint(case_set, cached)
+    divisor_is_set = config.network.divisor is not None
+    _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
+    own_settings = config.network
+    config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
+    full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
+    if own_settings.weights is not None:
+        decisions = _of_the_weights(decisions, own_settings)
+    _raise(check_run(full) or check_network(full, case_set.spatial_dims))
+    _raise(memory_mistakes(
+        full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
+        num_ranks=world.size if world is not None else 1,
+    ))  # fmt: skip
+    ignore_index = IGNORED if case_set.ignore is not None else None
+    if is_user_code(full.loss.name):
+        full = with_loss_digest(full, case_set, ignore_index)
+    if custom is not None:
+        full, decisions = with_tried_divisor(full, custom, decisions, divisor_is_set=divisor_is_set)
+    augmentation = augmentation_of(full, fingerprint, ignore_index)
+    if augmentation.digest:
+        full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
+    return RunPlan(
+        config=full,
+        decisions={"data.split.by": split_decision, **decisions},
+        fingerprint=fingerprint,
+        case_set=case_set,
+        train=train,
+        validation=validation,
+        device=device,
+        augmentation=augmentation,
+        files=cached.files,
+        source=custom.code.source if custom is not None else b"",
+        warnings=(*source_warnings(case_set, split, fingerprint, train, validation), *sampled_warnings(fingerprint)),
+    )
+
+
+def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[str, Decision]:
+    """The decisions, with the reason of those that the user left open and that are given by the run of the weights."""
+    reason = f"that of network.weights={own.weights}"
+    return {
+        name: dataclasses.replace(decision, reason=reason)
+        if not decision.open and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
+        else decision
+        for name, decision in decisions.items()
+    }
+
+
+def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
+    """The configuration with the digest of a user-defined loss, which is tested. Raises ValueError."""
+    digest = check_custom_loss(
+        config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
+        members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
+    )  # fmt: skip
+    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
+
+
+def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
+    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared.
+
+    ignore_index: as in `RunPlan`.
+    """
+    spacing = config.prepare.spacing
+    if not spacing or not all(spacing):
+        columns = zip(*fingerprint.spacings, strict=True)
+        depth, height, width = (sorted(column)[len(column) // 2] for column in columns)
+        spacing = (depth, height, width)
+    return run_chain(
+        config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
+        num_channels=len(fingerprint.channels), spacing=spacing, ignore_index=ignore_index,
+    )  # fmt: skip
+
+
+def source_warnings(
+    case_set: CaseSet, split: SplitConfig, fingerprint: Fingerprint, train: Sequence[Case], validation: Sequence[Case]
+) -> tuple[str, ...]:
+    """Warnings about what the source declares: its split, and files that lie beside the image of their case."""
+    warnings = split_warnings(case_set, split, train, validation)
+    beside = fingerprint.misplaced
+    if not beside:
+        return warnings
+    return (
+        *warnings,
+        f"{case_set.source}: the corners of {len(beside)} file{'' if len(beside) == 1 else 's'} lie up to "
+        f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
+        "check the affines if that is more than rounding",
+    )
+
+
+def _raise(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
+def with_plan(config: RunConfig, path: Path) -> RunConfig:
+    """`config` with a plan's decisions in every field that it leaves open.
+
+    Those on the network are left out if it has another, those on the split if it sets something of that.
+    """
+    try:
+        decisions = json.loads(path.read_text())["decisions"]
+        values = {name: decision["value"] for name, decision in decisions.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
+    tree, defaults = to_dict(config), to_dict(RunConfig())
+    if config.network.name not in (None, values.get("network.name")):
+        values = {name: value for name, value in values.items() if not name.startswith("network.")}
+    if config.data.split != SplitConfig():
+        values = {name: value for name, value in values.items() if not name.startswith("data.split.")}
+    patch = tree["sample"]["patch"]
+    if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
+        values.pop("infer.patch", None)  # it follows the training patch
+    for name, value in values.items():
+        *sections, key = name.split(".")
+        part, default = tree, defaults
+        for section in sections:
+            part, default = part.get(section, {}), default.get(section, {})
+        if not sections or key not in part:
+            near = difflib.get_close_matches(name, flat(config), n=1)
+            hint = f"did you mean {near[0]}?" if near else "remove it"
+            raise ValueError(f"{path}: decisions name {name}, which is no field of a run; {hint}")
+        if default[key] is not None:
+            raise ValueError(
+                f"{path}: decisions name {name}, which no plan decides; set it in the run's YAML or as {name}=VALUE"
+            )
+        if part[key] is None:
+            part[key] = value
+    return from_dict(tree, where=str(path))
+
+
+def plan_to_dict(planned: RunPlan) -> dict[str, Any]:
+    """The plan file: fingerprint, decisions, warnings and what the augmentation does."""
+    return {
+        "warnings": list(planned.warnings),
+        "fingerprint": {
+            **{each.name: getattr(planned.fingerprint, each.name) for each in dataclasses.fields(planned.fingerprint)},
+            "shapes": _counted(planned.fingerprint.shapes),
+            "spacings": _counted(planned.fingerprint.spacings),
+        },
+        "decisions": {
+            name: {"value": decision.value, "reason": decision.reason, "set_by": decision.set_by}
+            for name, decision in planned.decisions.items()
+        },
+        "augmentation": [dataclasses.asdict(step) for step in planned.augmentation.steps],
+    }
+
+
+def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
+    return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
+
+
+def build_net(planned: RunPlan) -> nn.Module:
+    """The planned network on its device, its weights drawn from train.seed."""
+    torch.manual_seed(planned.config.train.seed)
+    network = build_network(
+        planned.config.network,
+        num_channels=len(planned.case_set.channels),
+        num_classes=planned.num_outputs,
+        spatial_dims=planned.case_set.spatial_dims,
+        patch=planned.config.sample.patch,
+    )
+    return network.to(planned.device)

@@ -1,0 +1,111 @@
+"""The prepared cases of a run: from the cache or prepared into it, whole or in parts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+from hasten.cache.arena import Arena
+from hasten.cache.build import Tick, get_arena
+from hasten.config.decision import Accelerator, Accelerators
+from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases
+from hasten.distribute.consensus import local_rank0_first
+from hasten.distribute.strategy import Strategy
+from hasten.observe.clock import Clock
+from hasten.observe.progress import PLAIN_EVERY
+from hasten.prediction.foreground import check_labelled, training_range
+from hasten.training.choose.autotune import Group, time_left
+from hasten.training.plan import RunPlan, source_warnings
+from hasten.training.ranks import share_of
+
+log = logging.getLogger(__name__)
+
+
+def prepare_cases(
+    planned: RunPlan, clock: Clock, strategy: Strategy, group: Group
+) -> tuple[RunPlan, Arena, RankCases | None]:
+    """The run with the statistics of its label maps, its cases, and this rank's training cases where ranks hold parts.
+
+    The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
+    or train.max_seconds has passed.
+    """
+    with local_rank0_first(strategy.world, group):
+        arena = arena_of(planned, tick=_within(planned, clock))
+    parts = _own_parts(planned, strategy) if planned.config.distribute.parts else None
+    return _labelled(planned, arena), arena, parts
+
+
+def _within(planned: RunPlan, clock: Clock) -> Tick:
+    """Progress of the preparation, now and then; raises ValueError when train.max_seconds has passed."""
+
+    due = clock.elapsed
+
+    def tick(done: int, total: int) -> None:
+        nonlocal due
+        if clock.elapsed >= due:
+            clock.tell(f"preparing  {done} of {total} cases are ready")
+            due = clock.elapsed + PLAIN_EVERY
+        if time_left(planned, clock) < 0:
+            limit = planned.config.train.max_seconds
+            raise ValueError(
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they are "
+                "in the cache: run the same command again to continue, or raise train.max_seconds"
+            )
+
+    return tick
+
+
+def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
+    """The run's prepared cases, from the cache or prepared into it.
+
+    Where the training cases are dealt into parts it is read for validation alone, and stays in its file.
+    """
+    config, first = planned.config, tuple(case.id for case in planned.train)
+    whole = partial(get_arena, planned.case_set, config.prepare, tick=tick, files=planned.files)
+    if config.distribute.parts:
+        return whole(replace(config.cache, home="file"))
+    return whole(config.cache, device=str(planned.device), first=first)
+
+
+def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
+    """The run with the statistics of the prepared label maps. Raises ValueError where nothing is labelled."""
+    case_set, parts = planned.case_set, (planned.train, planned.validation)
+    whole, dims = case_set.ignore is None, case_set.spatial_dims
+    return replace(
+        planned,
+        warnings=(
+            *source_warnings(case_set, planned.config.data.split, planned.fingerprint, *parts),
+            *check_labelled(case_set, arena, *parts),
+        ),
+        foreground=training_range(arena, planned.train, dims) if whole else {},
+    )
+
+
+def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
+    """This rank's training cases, in memory."""
+    ids, world = [case.id for case in planned.train], strategy.world
+    share = share_of(planned, strategy)
+    parts = rank_cases(
+        planned.config,
+        planned.case_set,
+        ids,
+        planned.fingerprint,
+        share,
+        planned.device,
+        local_size=world.local_size,
+    )
+    parts.arena(0)
+    if world.first:
+        log.info("training cases in parts\n%s", part_table(parts.assignment, share.size))
+    return parts
+
+
+def homes_of(arena: Arena, parts: RankCases | None) -> Accelerators:
+    """Homes of the training cases, for the report."""
+    trained = arena if parts is None else parts.arena(0)
+    size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
+    homes = {"arena home": Accelerator(True, "measured", f"{trained.home}, {size}")}
+    if parts is None:
+        return homes
+    return {"cases in parts": Accelerator(True, "user", part_balance(parts.assignment)), **homes}

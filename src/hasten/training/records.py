@@ -1,0 +1,140 @@
+"""Records of a running training: metrics.jsonl and its train lines, trackers, the monitor's files, one log per rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.distribute.world import World
+from hasten.observe.clock import Spent
+from hasten.observe.monitor import Monitor
+from hasten.observe.rundir import METRICS_JSONL, RANKS, append_jsonl
+from hasten.observe.trackers import Tracking
+from hasten.training.components import LoopComponents
+
+
+class Records:
+    """Writes the loop's lines to metrics.jsonl and the trackers. Monitor and trackers run in their own threads."""
+
+    def __init__(
+        self,
+        out: Path,
+        components: LoopComponents,
+        *,
+        steps: Callable[[], int],
+        time_s: Callable[[], float],
+        first: int,
+    ) -> None:
+        observe = components.observe
+        self.path = out / METRICS_JSONL
+        self.tracking = Tracking(
+            observe.trackers,
+            out,
+            project=observe.project,
+            run_name=out.resolve().name,
+            config=components.settings,
+            first=first,
+        )
+        self.monitor = None
+        if observe.monitor_every > 0:
+            self.monitor = Monitor(
+                out,
+                every=observe.monitor_every,
+                steps=steps,
+                offset_s=time_s,
+                gpus=_gpus(components),
+                send=self.tracking.log,
+            )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the trackers and the monitor inside the block."""
+        with self.tracking, self.monitor or nullcontext():
+            yield
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl and send it to the trackers. Raises OSError where it can't be written."""
+        append_jsonl(self.path, dict(line))
+        self.tracking.log(line)
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Pass the content of summary.json to the trackers, before they are closed."""
+        self.tracking.summary(summary)
+
+
+def _gpus(components: LoopComponents) -> list[str] | tuple[()] | None:
+    """The UUID of the training GPU; on a CPU None, which takes any GPU, if train.device is auto, else none."""
+    device = components.step.device
+    if device.type == "cuda":
+        # Not by number: CUDA and the driver's library may number GPUs differently.
+        return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
+    return None if components.train.device == "auto" else ()
+
+
+class RankLog:
+    """Lines of this rank in ranks/rank-<r>.jsonl of the run's folder."""
+
+    def __init__(self, out: Path, world: World) -> None:
+        self.path = out / RANKS / f"rank-{world.rank}.jsonl"
+        self.who = {"rank": world.rank, "host": world.host}
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one line, with the rank and its host."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append_jsonl(self.path, {**self.who, **line})
+
+
+class TrainLog:
+    """Keeps losses on the device until a line is written, the only time at which the host reads them."""
+
+    def __init__(
+        self,
+        record: Callable[[dict[str, Any]], None] | None,
+        spent: Callable[[], Spent],
+        *,
+        shared: Callable[[Tensor], Tensor] = lambda losses: losses,
+    ) -> None:
+        """record: receives each line; None on a rank that writes none. spent: of this process so far.
+
+        shared: the mean over the ranks.
+        """
+        self.record, self.spent, self.shared = record, spent, shared
+        self.losses: list[Tensor] = []
+        self._logged = Spent()
+
+    def pending(self) -> Tensor:
+        """(n,) losses after the last line, so that a resumed run's next line is the same."""
+        if not self.losses:
+            return torch.zeros(0)
+        losses = self.shared(torch.stack(self.losses).float())
+        self.losses = list(losses.unbind(0))
+        return losses.cpu()
+
+    def write(self, step: int, *, rate: float, time_s: float, skipped: int) -> dict[str, float]:
+        """Write the line of 1-based `step` and return it. Its loss is of the finite steps, nan if there are none."""
+        losses = self.shared(torch.stack(self.losses).float()) if self.losses else torch.zeros(0)
+        finite = losses.isfinite()
+        count_finite = int(finite.sum())
+        loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
+        self.losses.clear()
+        # After the losses were read, as a device may still have been at work on the steps.
+        now = self.spent()
+        since, self._logged = now - self._logged, now
+        line = {
+            "step": step,
+            "time_s": time_s,
+            "loss": loss,
+            "lr": rate,
+            "samples_per_s": since.samples_per_s,
+            "wait_share": since.wait_share,
+        }
+        extra = {"skipped": skipped} if skipped else {}
+        if math.isfinite(loss) and self.record is not None:
+            self.record({"kind": "train", **line, **extra})
+        return line

@@ -1,0 +1,263 @@
+"""The batch program of a run: its augmentation and cases, compiled together where that pays."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import torch
+
+from hasten.augment.chain import Batch
+from hasten.augment.fused import fused_places
+from hasten.augment.make_program import CaseSource, cases_of_arena, make_segment
+from hasten.augment.program import Program, Segment
+from hasten.augment.run_chain import RunChain, with_patch
+from hasten.augment.store import store_of_batch
+from hasten.augment.whole_cases import WholeCases, items_of_arena
+from hasten.cache.arena import Arena
+from hasten.cache.key import cache_dir, digest
+from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
+from hasten.distribute.case_assignment import RankCases
+from hasten.files import first_line
+from hasten.kernels.build import built_together
+from hasten.kernels.use import triton_works
+from hasten.nets.build import divisor
+from hasten.nets.recompute.measure import seconds_of
+from hasten.observe.clock import Clock
+from hasten.observe.cpu_load import BUSY, other_cores
+from hasten.runtime.measure import certainly_faster, compared
+from hasten.sample.order import Dealt
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
+from hasten.sample.share import WHOLE, Share
+from hasten.training.choose.experiments import Experiments
+from hasten.training.plan import RunPlan
+
+log = logging.getLogger(__name__)
+
+_COMPARE_SECONDS = 10.0
+"""Time limit, in seconds, of comparing an eager and a compiled program."""
+_LOAD_SECONDS = 0.2
+"""For which the load by other programs is measured before something is compiled."""
+_CHECKED_BATCHES = 8
+"""Batches that fused kernels must make as torch's operations do, before they are timed."""
+_FEW = 1e-3
+"""Share of voxels that may differ in them."""
+_COMPILE_SECONDS, _COMPILED_SAVES = 60.0, 0.5
+"""Seconds that compiling a batch program for two cores and comparing it costs, and the share of a batch's time that it
+is likely to save."""
+_FUSE_SECONDS, _FUSED_SAVES = 10.0, 0.8
+"""Accelerator of fusing nnU-Net's chain on a GPU."""
+
+
+def choose_program(
+    planned: RunPlan,
+    arena: Arena,
+    share: Share = WHOLE,
+    rank_cases: RankCases | None = None,
+    *,
+    experiments: Experiments | None = None,
+    step_seconds: float = 0.0,
+) -> tuple[RunPlan, Program, Accelerators]:
+    """The batch program of a rank's share, compiled if that is set, or on a CPU if it pays within this run.
+
+    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. experiments: of the run;
+    None limits nothing. step_seconds: of a step without its batch. Raises ValueError for an augmentation that these
+    cases don't allow.
+    """
+    trial = _Trial(planned.config.train.steps, step_seconds, experiments or Experiments(Clock()))
+    make = partial(_program, planned, arena, share, rank_cases)
+    program, compiled = _compiled_or_not(planned, make, share, trial)
+    accelerators = {"compiled batch program": compiled}
+    segment = program.latest
+    on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
+    if on_gpu and fused_places(segment.stages):
+        program, accelerators["fused batch kernels"] = _in_few_kernels(program, partial(make, fuse=True), trial)
+    slow = planned.augmentation.per_sample
+    if slow:
+        names = "; ".join(f"{step.name} ({step.why})" for step in slow)
+        summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
+        log.warning("augment.chain: %s", summary)
+        accelerators["fused augmentation"] = Accelerator(False, "user", summary)
+    sample = dataclasses.replace(planned.config.sample, compile=program.compiled)
+    planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
+    return planned, program, accelerators
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What decides whether another form of the batch program is tried."""
+
+    steps: int
+    step_seconds: float
+    experiments: Experiments
+
+    def pays(self, eager: Segment, name: str, cost_s: float, saves: float) -> tuple[bool, str]:
+        """Whether a form that saves this share of a batch's time is worth its cost, in the steps that fit, and why."""
+        device = eager.device
+        with self.experiments.running():
+            _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
+        batch_s = min(later)
+        text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
+        steps = int(min(self.steps, max(0.0, self.experiments.run_s) / (batch_s + self.step_seconds)))
+        saves_s = saves * batch_s * steps
+        refusal = self.experiments.refusal(cost_s, saves_s)
+        if refusal:
+            return False, f"{text} in {steps} steps; {name} is not tried: {refusal}"
+        others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
+        if others > BUSY:
+            return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
+        return True, f"{text}, so {name} (about {cost_s:.0f} s) would save about {saves_s:.0f} s in {steps} steps"
+
+
+def _compiled_or_not(
+    planned: RunPlan, make: Callable[..., Program], share: Share, trial: _Trial
+) -> tuple[Program, Accelerator]:
+    """The program with its costly operations on the host compiled, or without."""
+    requested = planned.config.sample.compile
+    set_by: SetBy = "user"
+    why = GIVEN
+    if requested is None and planned.device.type == "cuda":
+        requested, set_by, why = False, "default", "a GPU draws and reads by Hasten's own kernels; set sample.compile"
+    elif requested is None and share.size > 1:
+        # Each rank would measure separately, and the results might differ.
+        requested, set_by = False, "default"
+        why = "not tried where several processes share the step; set sample.compile"
+    marker = _kernel_marker(planned)
+    if requested is not None:
+        program = make(compile=requested)
+        _build_kernels(program.latest)
+    else:
+        set_by, program, known = "measured", make(), marker.is_file()
+        name = "a kernel compiled by an earlier run" if known else "compiling"
+        worth_it, why = trial.pays(program.latest, name, _COMPILE_SECONDS / (10 if known else 1), _COMPILED_SAVES)
+        if worth_it:
+            with trial.experiments.running():
+                eager, program = program, make(compile=True)
+                if program.compiled:
+                    program, why = _faster(eager, program, why, trial.experiments.left_s)
+    if program.compiled:
+        # Only a hint for the next run's decision: a read-only cache folder must not end this one.
+        with contextlib.suppress(OSError):
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+    return program, Accelerator(program.compiled, set_by, "; ".join(text for text in (why, program.why) if text))
+
+
+def _faster(eager: Program, other: Program, why: str, left_s: float) -> tuple[Program, str]:
+    """The other program if it is certainly faster, and why."""
+    arms = {name: partial(next, map(each.latest, count())) for name, each in (("eager", eager), ("other", other))}
+    comparison = compared(arms, eager.device, base="eager", seconds=min(_COMPARE_SECONDS, left_s))
+    gain = comparison.arms["other"]
+    if certainly_faster(comparison, "other", eager.device):
+        return other, f"{why}; measured {gain}"
+    return eager, f"{why}, but it is not certainly faster: {gain}"
+
+
+def _in_few_kernels(program: Program, make: Callable[[], Program], trial: _Trial) -> tuple[Program, Accelerator]:
+    """nnU-Net's chain on a GPU by `render_fused`, if it pays and batches stay the same."""
+    segment, chosen = program.latest, program
+    worth_it, why = trial.pays(segment, "fusing", _FUSE_SECONDS, _FUSED_SAVES)
+    if worth_it:
+        try:
+            with trial.experiments.running():
+                fused = make()
+                _build_kernels(fused.latest)
+                if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+                    chosen, why = _faster(program, fused, why, trial.experiments.left_s)
+                else:
+                    why = "its batches are not those of the operations one by one"
+        except Exception as error:
+            why = f"it failed: {first_line(error)}"
+        if chosen is program:
+            log.warning("the augmentation runs operation by operation: %s", why)
+    return chosen, Accelerator(chosen is not program, "measured", why)
+
+
+def _build_kernels(segment: Segment) -> None:
+    """Build the Triton kernels of a batch together, rather than one by one at their first launch."""
+    if not triton_works(segment.device) or segment.compiled or segment.why_not_captured is not None:
+        return
+    with built_together(), torch.no_grad():
+        try:
+            segment.rendered(segment.drawn(torch.arange(segment.batch_size, device=segment.device)))
+        except Exception as error:
+            # A transform of the user's may refuse the zeros that kernels leave here.
+            log.info("the kernels of a batch are built one by one: %s", first_line(error))
+
+
+def _alike(batch: Batch, other: Batch) -> bool:
+    """Whether two batches are equal but for rounding, which may take another voxel where two are as near."""
+    for key, value in batch.items():
+        one, two = value.to(torch.float32), other[key].to(torch.float32)
+        apart = (one - two).abs() > 1e-3 * (1 + one.abs())
+        if value.dtype != other[key].dtype or not bool(apart.float().mean() < _FEW):
+            return False
+    return True
+
+
+def _program(
+    planned: RunPlan,
+    arena: Arena,
+    share: Share,
+    rank_cases: RankCases | None,
+    *,
+    compile: bool = False,
+    fuse: bool = False,
+) -> Program:
+    stages = _stages(planned)
+
+    def segment(arena: Arena, cases: tuple[int, ...] | Dealt, stage: PatchStage) -> Segment:
+        run = planned.augmentation
+        if stage.patch != planned.config.sample.patch:
+            run = with_patch(run, stage.patch)
+        return make_segment(
+            run.chain, _cases(planned, run, arena, cases), batch_size=stage.batch_size,
+            seed=planned.config.train.seed, train_cases=cases, device=planned.device, share=share, compile=compile,
+            fuse=fuse, cache_dir=cache_dir(planned.config.cache),
+        )  # fmt: skip
+
+    if rank_cases is None:
+        cases = arena.index(tuple(case.id for case in planned.train))
+        return Program(lambda round, stage: segment(arena, cases, stage), DealingRounds(stages=stages))
+    rounds = DealingRounds(stages=stages, samples=rank_cases.assignment.round_samples)
+    return Program(lambda round, stage: segment(rank_cases.arena(round), rank_cases.dealt(round), stage), rounds)
+
+
+def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> CaseSource:
+    if not run.transforms:
+        return cases_of_arena(arena, planned.case_set.spatial_dims)
+    if isinstance(cases, Dealt):
+        raise ValueError(
+            "distribute.parts: the chain of augment.chain begins with transforms on whole cases, which draw from all "
+            "of them; leave distribute.parts out, or begin the chain with a crop"
+        )
+    whole = WholeCases(
+        transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
+        train_cases=cases,
+    )  # fmt: skip
+    return CaseSource(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
+
+
+def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
+    """Stages of the whole run; one where patches keep their size."""
+    sample, train = planned.config.sample, planned.config.train
+    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
+    unit = divisor(planned.config.network)
+    return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, True, least=least)
+
+
+def _kernel_marker(planned: RunPlan) -> Path:
+    """A marker file: torch's compile cache holds this program."""
+    sample = dataclasses.replace(planned.config.sample, compile=None)
+    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    augment = dataclasses.asdict(planned.config.augment)
+    key = digest([torch.__version__, dataclasses.asdict(sample), augment, channels, dims, str(planned.device), folder])
+    return cache_dir(planned.config.cache) / "measured" / f"kernel-{key}"

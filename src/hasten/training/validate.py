@@ -1,0 +1,232 @@
+"""Validation: label maps of the held-out cases, or masks of their regions, counted as they come."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from hasten.config.decision import Accelerator, Accelerators
+from hasten.config.load import to_dict
+from hasten.config.schema import Triple
+from hasten.distribute.balance import balance_sentence, case_costs, partition
+from hasten.distribute.consensus import broadcast_from_rank0
+from hasten.evaluation.dice import Dice, counts_of, dice_of
+from hasten.evaluation.examples import EXAMPLE_CASES
+from hasten.evaluation.streamed import counts_over_ranks
+from hasten.observe.ranges import VALIDATION, Range
+from hasten.prediction.blend import window_starts
+from hasten.prediction.foreground import training_spacing
+from hasten.prediction.infer import Inference, infer_labels, padded_size
+from hasten.prediction.windows import volume_shape
+from hasten.training.components import RunComponents
+
+log = logging.getLogger(__name__)
+
+_SMALL_OVERLAP = 0.25
+"""Overlap of windows in a shorter validation, before fewer cases are validated."""
+
+
+@Range(VALIDATION)
+def validate(
+    components: RunComponents,
+    network: nn.Module,
+    seconds: list[float] | None = None,
+    *,
+    shorter: Shorter | None = None,
+    room: Callable[[], float] = lambda: math.inf,
+) -> Dice:
+    """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
+
+    shorter: fewer cases, or a faster inference, than the run's. room: seconds that are left, asked for after each case;
+    where a further one does not fit the validation ends, and the result is that of the cases before.
+
+    Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
+    in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
+    durations of this validation.
+    """
+    planned, arena, world = components.planned, components.arena, components.step.strategy.world
+    shorter = shorter or Shorter(cases=tuple(range(len(planned.validation))), inference=components.inference)
+    cases = arena.index(tuple(case.id for case in planned.validation))
+    costs = validation_costs(components, seconds or ())
+    shares = partition([costs[position] for position in shorter.cases], world.size)
+    rank_positions = [shorter.cases[number] for number in shares[world.rank]]
+    rank_cases = [cases[position] for position in rank_positions]
+    regions = planned.members
+    counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
+    case_seconds = torch.zeros(len(cases), dtype=torch.float64)
+    training = network.training
+    network.eval()
+    before, longest = time.perf_counter(), 0.0
+    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], shorter.inference)
+    while (longest == 0 or room() > longest) and (prediction_at := next(predictions, None)) is not None:
+        position, prediction = prediction_at
+        label = arena.label(rank_cases[position]).to(prediction.device)
+        counts[rank_positions[position]] = counts_of(
+            prediction, label, num_classes=arena.num_classes, regions=regions, ignore_index=planned.ignore_index
+        )
+        now = time.perf_counter()
+        case_seconds[rank_positions[position]], before = now - before, now
+        longest = max(longest, float(case_seconds[rank_positions[position]]))
+    network.train(training)
+    total, all_seconds = (counts_over_ranks(each) for each in (counts, case_seconds))
+    assert total is not None
+    assert all_seconds is not None
+    if seconds is not None and bool((all_seconds[list(shorter.cases)] > 0).all()):
+        seconds[:] = all_seconds.tolist()
+    return dice_of(total, planned.class_names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shorter:
+    """What a validation covers, and by which inference."""
+
+    cases: tuple[int, ...]
+    """Positions among the validation cases."""
+    inference: Inference
+
+
+class CaseEvaluator:
+    """The `Evaluator` of a segmentation run: Dice and IoU over the held-out cases."""
+
+    def __init__(self, components: RunComponents) -> None:
+        cases = len(components.planned.validation)
+        self.components = components
+        self.metric: str = components.train.metric
+        self._whole = Shorter(cases=tuple(range(cases)), inference=components.inference)
+        self.covers = self._whole
+        """What a validation covers."""
+        self._case_seconds: list[float] = []
+        self._shortened: str | None = None
+        """What a shorter validation covers; None for whole ones."""
+
+    @property
+    def accelerators(self) -> Accelerators:
+        accelerators, world = Accelerators(), self.components.step.strategy.world
+        if world.size > 1:
+            costs = validation_costs(self.components)
+            text = balance_sentence(costs, partition(costs, world.size))
+            accelerators["validation cases"] = Accelerator(True, "default", text)
+        if self._shortened is not None:
+            accelerators["shorter validation"] = Accelerator(True, "measured", self._shortened)
+        return accelerators
+
+    @property
+    def repeated(self) -> float:
+        return min(1.0, EXAMPLE_CASES / len(self.covers.cases))
+
+    def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> Dice:
+        """Run `validate` on the components of the run."""
+        return validate(self.components, network, self._case_seconds, shorter=self.covers, room=room)
+
+    def fit(self, network: nn.Module, seconds: float) -> float:
+        """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
+        world, whole = self.components.step.strategy.world, self._whole
+        voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
+        told, self.covers, expected = self.covers, whole, voxel_s * sum(self._voxels(whole))
+        whole_s, said = expected, "the validation is not shortened after all"
+        self._shortened = None
+        for covers in self._shorter(whole, seconds / voxel_s):
+            if expected <= seconds:
+                break
+            self.covers, expected = covers, voxel_s * sum(self._voxels(covers))
+        if self.covers != whole:
+            how, usual = self.covers.inference, whole.inference
+            mirrored = ", no mirror images" if how.flip_axes != usual.flip_axes else ""
+            overlap = f", windows that overlap by {how.overlap:g}" if how.overlap != usual.overlap else ""
+            text = (
+                f"{len(self.covers.cases)} of {len(whole.cases)} cases{mirrored}{overlap}: about {expected:.1f} s, "
+                f"where a validation of all would take {whole_s:.1f} s of the time for the run"
+            )
+            self._shortened = text
+            said = f"the validation is shortened to {text}"
+        if world.first and self.covers != told:
+            log.warning(said)
+        return expected
+
+    def _shorter(self, whole: Shorter, voxels: float) -> Iterator[Shorter]:
+        """Shorter and shorter validations. voxels: those that there is time for."""
+        inference = dataclasses.replace(whole.inference, flip_axes=())
+        yield dataclasses.replace(whole, inference=inference)
+        for overlap in (min(_SMALL_OVERLAP, inference.overlap), 0.0):
+            inference = dataclasses.replace(inference, overlap=overlap)
+            faster = dataclasses.replace(whole, inference=inference)
+            yield faster
+            yield dataclasses.replace(faster, cases=_within(self._voxels(faster), voxels))
+
+    def _voxel_seconds(self, network: nn.Module) -> float:
+        """Seconds of inference for a voxel that goes through the network, by a part of a case as large as a window."""
+        arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
+        image = arena.image(arena.index((self.components.planned.validation[0].id,))[0])
+        depth, height, width = inference.patch
+        part = image[:, :depth, :height, :width]
+        training = network.training
+        network.eval()
+        passes: list[float] = []
+        for _ in range(3):  # kernels are chosen in the first
+            begin = time.perf_counter()
+            for _, labels in infer_labels(network, [part], inference):
+                labels.cpu()
+            passes.append(time.perf_counter() - begin)
+        network.train(training)
+        return min(passes) / prod(padded_size(volume_shape(part), inference))
+
+    def _voxels(self, covers: Shorter) -> list[float]:
+        """Voxels that go through the network for each case, those in several windows or mirror images as often."""
+        arena, mirrored = self.components.arena, 2 ** len(covers.inference.flip_axes)
+        ids = tuple(self.components.planned.validation[position].id for position in covers.cases)
+        shapes = [volume_shape(arena.label(case)[None]) for case in arena.index(ids)]
+        return [float(mirrored * _voxels(covers.inference, shape)) for shape in shapes]
+
+    def content(self, network: nn.Module, score: Dice, step: int) -> dict[str, Any]:
+        """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
+        planned = self.components.planned
+        case_set = planned.case_set
+        return {
+            "weights": network.state_dict(),
+            "config": to_dict(planned.config),
+            "labels": {str(value): name for value, name in case_set.labels.items()},
+            "regions": {name: list(members) for name, members in case_set.regions.items()},
+            "region_values": dict(case_set.region_values),
+            "channels": list(case_set.channels),
+            "spatial_dims": case_set.spatial_dims,
+            "foreground": dict(planned.foreground),
+            "spacing": training_spacing(planned.fingerprint.spacings),
+            "step": step,
+            "dice": score.mean,
+            "iou": score.iou,
+        }
+
+
+def _within(costs: Sequence[float], most: float) -> tuple[int, ...]:
+    """Positions of cases whose costs together are at most this, the same ones at each call; at least the cheapest."""
+    chosen, total = [costs.index(min(costs))], min(costs)
+    for position in random.Random(0).sample(range(len(costs)), len(costs)):
+        if position not in chosen and total + costs[position] <= most:
+            chosen.append(position)
+            total += costs[position]
+    return tuple(sorted(chosen))
+
+
+def _voxels(how: Inference, shape: Triple) -> int:
+    """Voxels of a volume that go through the network, those in several windows as often."""
+    size = padded_size(shape, how)
+    windows = [len(window_starts(side, patch, how.overlap)) for side, patch in zip(size, how.patch, strict=True)]
+    return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
+
+
+def validation_costs(components: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
+    """Cost of each validation case, in their order. seconds: as `validate` measures them; empty for voxels."""
+    arena = components.arena
+    cases = arena.index(tuple(case.id for case in components.planned.validation))
+    shapes = [padded_size(tuple(arena.label(case).shape), components.inference) for case in cases]  # type: ignore[arg-type]
+    return case_costs(shapes, seconds)

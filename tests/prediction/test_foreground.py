@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.cache.arena import Arena, Store
+from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.prediction.foreground import (
+    check_labelled,
+    sampled_warnings,
+    size_warning,
+)
+from hasten.prepare.types import Geometry
+
+PLACE = Geometry(
+    source_shape=(10, 20, 20), source_affine=((1.0, 0.0, 0.0, 0.0),) * 4, permute=(0, 1, 2), flip=(False,) * 3,
+    crop_start=(0, 0, 0), crop_shape=(10, 20, 20), spacing=(2.0, 1.0, 1.0), shape=(10, 10, 10),
+)  # fmt: skip
+"""Voxels of 2 mm in every direction once resampled."""
+
+
+def cases_of(voxels: dict[str, tuple[int, ...]], names: str = "ab") -> tuple[CaseSet, Arena]:
+    """Cases with so many voxels of the classes named by `names`."""
+    cases = tuple(Case(id=name, image=(Path(f"{name}.nii"),), label=Path(f"{name}_label.nii")) for name in voxels)
+    labels = {0: "background", **{10 * number: name for number, name in enumerate(names, 1)}}
+    case_set = CaseSet(name="set", source=Path("set/dataset.json"), cases=cases, labels=labels)
+    empty = torch.empty(0)
+    arena = Arena(
+        store=Store(values={}, channels={"image": 1}, shape=empty, offset=empty, ids=tuple(voxels)),
+        shapes=(PLACE.shape,) * len(cases), offsets=(0,) * len(cases), geometry=(PLACE,) * len(cases),
+        num_classes=len(labels),
+        num_voxels=tuple(voxels.values()), home="file",
+    )  # fmt: skip
+    return case_set, arena
+
+
+def check(case_set: CaseSet, arena: Arena, num_train: int) -> tuple[str, ...]:
+    return check_labelled(case_set, arena, case_set.cases[:num_train], case_set.cases[num_train:])
+
+
+def test_no_labelled_training_case_is_an_error() -> None:
+    with pytest.raises(ValueError) as error:
+        check(*cases_of({"u": (0, 0), "v": (0, 0), "w": (5, 3)}), 2)
+    assert str(error.value) == (
+        "set/dataset.json: the label maps of all 2 training cases (u, v) hold only the background (value 0) and none "
+        "of the declared classes (a (value 10), b (value 20)), so nothing can be learned; check that labels and images "
+        "are not mixed up"
+    )
+
+
+@pytest.mark.parametrize(
+    ("voxels", "message"),
+    [
+        (
+            {"u": (500, 20), "v": (400, 0), "w": (300, 0)},
+            "1 class is in fewer than 2 cases, .*: b \\(value 20\\): 20 in 1 case \\(",
+        ),
+        (
+            {"u": (500, 0), "v": (400, 0), "w": (300, 0)},
+            "1 class is in fewer than 2 cases, .*: b \\(value 20\\): 0 in 0 cases \\(",
+        ),
+        (
+            {"u": (800_000, 1), "v": (900_000, 2)},
+            "1 class has next to no voxels.* b \\(value 20\\): 3 in 2 cases .*1700003 labelled",
+        ),
+    ],
+)
+def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], message: str) -> None:
+    (warning,) = check(*cases_of(voxels), 1)
+    assert warning.startswith("set: ")
+    assert re.search(message, warning)
+
+
+def test_a_set_whose_training_cases_are_elsewhere_is_not_judged() -> None:
+    case_set, arena = cases_of({"u": (5, 0)})
+    absent = Case(id="absent", image=(Path("absent.nii"),))
+    assert check_labelled(case_set, arena, (absent,), case_set.cases) == ()
+    assert check_labelled(case_set, replace(arena, num_voxels=()), case_set.cases, case_set.cases) == ()
+
+
+def fingerprint_of(sampled: int, shares: dict[int, float], cases: int) -> Fingerprint:
+    statistics = dict.fromkeys(("min", "p0_5", "p50", "p99_5", "max", "mean", "std"), (0.0,))
+    return Fingerprint(
+        name="set", num_cases=9, spatial_dims=3, modality="", channels=("image",), shapes=((8, 8, 8),) * 9,
+        spacings=((1.0, 1.0, 1.0),) * 9, sampled_cases=sampled, intensity=statistics, foreground_intensity=statistics,
+        labels={0: "background", 1: "a", 7: "b"}, class_voxels={0: 1 - sum(shares.values()), **shares},
+        class_cases={value: cases if share else 0 for value, share in shares.items()}, crop_fraction=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sampled", "shares", "cases", "message"),
+    [
+        (9, {1: 0.1, 7: 2e-5}, 2, None),
+        (9, {1: 0.1, 7: 5e-7}, 2, r"1 class has next to no voxels.*b \(value 7\): 5e-06 \(share .*of 9 cases\)"),
+        (9, {1: 0.1, 7: 0.0}, 2, r"1 class is in fewer than 2 cases.* b \(value 7\): 0 \(share"),
+        (9, {1: 0.1, 7: 0.2}, 1, r"2 classes are in fewer than 2 cases.* a \(value 1\): 0\.3, b \(value 7\): 0\.7"),
+        (4, {1: 0.1, 7: 0.2}, 1, None),  # they may be in others
+        (4, {1: 0.1, 7: 0.0}, 2, None),
+        (4, {1: 0.0, 7: 0.0}, 2, "none of the 4 cases that were read has a labelled voxel"),
+    ],
+)
+def test_what_a_plan_knows_of_rare_classes(
+    sampled: int, shares: dict[int, float], cases: int, message: str | None
+) -> None:
+    warnings = sampled_warnings(fingerprint_of(sampled, shares, cases))
+    assert len(warnings) == (message is not None)
+    assert message is None or re.search(message, warnings[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "trained", "wrong"),
+    [
+        (3.0, (2.0, 3.0, 4.5), False),
+        (13.4, (2.0, 3.0, 4.5), False),
+        (13.6, (2.0, 3.0, 4.5), True),
+        (0.67, (2.0, 3.0, 4.5), False),
+        (0.66, (2.0, 3.0, 4.5), True),
+        (0.0, (2.0, 3.0, 4.5), True),
+        (0.0, (0.0, 3.0, 4.5), False),  # cases without foreground were trained on
+        (float("nan"), (2.0, 3.0, 4.5), True),
+    ],
+)
+def test_sizes_far_outside_of_the_training_cases_are_told(
+    size: float, trained: tuple[float, float, float], wrong: bool
+) -> None:
+    range_ = dict(zip(("smallest", "median", "largest"), trained, strict=True))
+    assert (size_warning(size, range_, 3) is not None) == wrong
+    assert size_warning(size, {}, 3) is None
+
+
+def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:
+    """What is told of cases with these voxels, one class (value 10, index 1), where 255 is ignored."""
+    case_set, arena = cases_of({name: (voxels.count(1),) for name, voxels in maps.items()}, "a")
+    flat = torch.tensor([voxel for voxels in maps.values() for voxel in voxels], dtype=torch.uint8)
+    count = len(next(iter(maps.values())))
+    shapes = ((1, 1, count),) * len(maps)
+    store = replace(arena.store, values={"label": flat}, channels={"label": 1})
+    arena = replace(arena, store=store, shapes=shapes, offsets=tuple(count * number for number in range(len(maps))))
+    return check(replace(case_set, ignore=4), arena, num_train)
+
+
+def test_cases_that_are_ignored_as_a_whole_are_named() -> None:
+    assert ignoring({"u": [1, 0, 255], "v": [1, 1, 255], "w": [0, 1, 1]}) == ()
+    (warning,) = ignoring({"u": [1, 0, 255], "v": [255, 255, 255], "w": [1, 255, 1], "x": [0, 255, 255]}, 2)
+    assert warning == (
+        "set: 1 case has only ignored voxels (value 4), from which nothing is learned: v; annotate a part of them, or "
+        "remove them"
+    )

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hasten.prediction import infer
+from hasten.prediction.infer import Inference, infer_labels, sliding_window
+
+CPU = torch.device("cpu")
+
+
+def make(spatial_dims: int = 3, **given: Any) -> Inference:
+    base: dict[str, Any] = {
+        "patch": (4, 4, 4) if spatial_dims == 3 else (1, 4, 4),
+        "divisor": (2, 2, 2) if spatial_dims == 3 else (1, 2, 2),
+        "whole_up_to": 10**9,
+        "overlap": 0.5,
+        "batch_size": 3,
+        "precision": "fp32",
+        "channels_last": False,
+        "spatial_dims": spatial_dims,
+        "device": CPU,
+    }
+    return Inference(**{**base, **given})
+
+
+def conv_net(spatial_dims: int, channels: int, classes: int) -> nn.Module:
+    """Sees the border, so that a window's place and a volume's padding show."""
+    torch.manual_seed(1)
+    layer = nn.Conv3d if spatial_dims == 3 else nn.Conv2d
+    return nn.Sequential(layer(channels, 4, 3, padding=1), nn.ReLU(), layer(4, classes, 3, padding=1)).eval()
+
+
+def volumes_of(*shapes: Sequence[int], channels: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(channels, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[int, tuple[int, int, int], tuple[int, int, int], float, int, int]:
+    dims = draw(st.sampled_from([2, 3]))
+    side = st.integers(1, 13)
+    window = st.integers(2, 7)
+    shape = (1 if dims == 2 else draw(side), draw(side), draw(side))
+    patch = (1 if dims == 2 else draw(window), draw(window), draw(window))
+    overlap = draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.9]))
+    return dims, shape, patch, overlap, draw(st.integers(1, 5)), draw(st.integers(2, 4))
+
+
+@given(windows())
+@settings(deadline=None, max_examples=60)
+def test_the_sliding_window_equals_monais(drawn: Any) -> None:
+    from monai.inferers import sliding_window_inference
+
+    dims, shape, patch, overlap, batch_size, classes = drawn
+    how = make(dims, patch=patch, overlap=overlap, batch_size=batch_size)
+    network = conv_net(dims, 2, classes)
+    (volume,) = volumes_of(shape)
+    with torch.inference_mode():
+        actual = sliding_window(network, volume, how)
+        expected = sliding_window_inference(
+            volume[None] if dims == 3 else volume[None, :, 0],
+            roi_size=patch[3 - dims :],
+            sw_batch_size=batch_size,
+            predictor=network,
+            overlap=overlap,
+            mode="gaussian",
+            padding_mode="constant",
+        )
+    assert actual.shape == (classes, *shape)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
+
+
+SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]
+
+
+class Recorder(nn.Module):
+    """Says which batches it was given. Class 1 where the first channel is above 0.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, image: Tensor) -> Tensor:
+        self.shapes.append(tuple(image.shape))
+        score = image[:, :1] - 0.5
+        return torch.cat([-score, score], 1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_whole_volumes_together_equal_one_at_a_time(batch_size: int) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of(*SHAPES)
+    together = dict(infer_labels(network, volumes, make(batch_size=batch_size)))
+    assert sorted(together) == list(range(len(volumes)))
+    for position, volume in enumerate(volumes):
+        ((_, alone),) = infer_labels(network, [volume], make())
+        assert together[position].shape == volume.shape[1:]
+        assert together[position].dtype == torch.uint8
+        assert torch.equal(together[position], alone)
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 200, 10**9])
+def test_each_result_is_that_of_its_position(whole_up_to: int) -> None:
+    """Some go whole and some by windows; a network that only looks at the voxel itself says whose result it is."""
+    volumes = volumes_of(*SHAPES)
+    how = make(whole_up_to=whole_up_to, batch_size=2)
+    results = dict(infer_labels(Recorder(), volumes, how))
+    for position, volume in enumerate(volumes):
+        assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
+
+
+def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> None:
+    network = Recorder()
+    how = make(divisor=(2, 4, 8), patch=(4, 8, 8), batch_size=1)
+    list(infer_labels(network, volumes_of((5, 9, 9), (1, 1, 17), (4, 8, 8)), how))
+    assert sorted(shape[2:] for shape in network.shapes) == [(4, 8, 8), (4, 8, 24), (6, 12, 16)]
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_two_dimensions(whole_up_to: int) -> None:
+    network, volumes = conv_net(2, 2, 3), volumes_of((1, 9, 6), (1, 5, 12))
+    how = make(2, whole_up_to=whole_up_to)
+    for position, label in infer_labels(network, volumes, how):
+        assert label.shape == volumes[position].shape[1:]
+        if not whole_up_to:
+            window = sliding_window(network, volumes[position], how)
+            assert torch.equal(label, window.argmax(0).to(torch.uint8))
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+@pytest.mark.parametrize("average", ["scores", "softmax"])
+def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
+
+    class Mirrored(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            total = torch.zeros(())
+            for flip in ([], [2], [4], [2, 4]):
+                scores = network(image.flip(flip)).flip(flip)
+                total = total + (scores.softmax(1) if average == "softmax" else scores)
+            return total / 4
+
+    how = make(whole_up_to=whole_up_to)
+    expected = dict(infer_labels(Mirrored(), volumes, how))
+    mirrored = dataclasses.replace(how, flip_axes=(0, 2), average=average)
+    for position, actual in infer_labels(network, volumes, mirrored):
+        assert (actual != expected[position]).sum() <= 1  # a tie may fall either way
+        assert not torch.equal(actual, dict(infer_labels(network, volumes, how))[position])
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("flip_axes", [(), (1, 2)])
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_classes_that_overlap_are_held_where_their_scores_are_above_0(
+    dims: int, flip_axes: tuple[int, ...], whole_up_to: int
+) -> None:
+    depth = 1 if dims == 2 else 6
+    network, volumes = conv_net(dims, 2, 3), volumes_of((depth, 9, 8), (depth, 4, 12))
+    how = make(dims, whole_up_to=whole_up_to, overlapping=True, flip_axes=flip_axes)
+    for position, result in infer_labels(network, volumes, how):
+        volume = volumes[position]
+        assert (result.dtype, result.shape) == (torch.bool, (3, *volume.shape[1:]))
+        if whole_up_to:
+            # As labels are found: one class against the rest is a class whose score is above one that is 0.
+            for number in range(3):
+                ((_, alone),) = infer_labels(
+                    Against(network, number), [volume], dataclasses.replace(how, overlapping=False)
+                )
+                assert torch.equal(alone == 1, result[number])
+        else:
+            scores = sliding_window(network, volume, how)
+            sure = scores.abs() > 1e-5
+            assert torch.equal(result[sure], scores[sure] > 0)
+
+
+class Against(nn.Module):
+    """The scores of one class behind scores of 0."""
+
+    def __init__(self, network: nn.Module, number: int) -> None:
+        super().__init__()
+        self.network, self.number = network, number
+
+    def forward(self, image: Tensor) -> Tensor:
+        score = self.network(image)[:, self.number, None]
+        return torch.cat([torch.zeros_like(score), score], 1)
+
+
+@pytest.mark.parametrize("sums", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("mode", ["gaussian", "constant"])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_labels_with_other_sums(sums: Any, mode: Any, on_host: bool) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of((9, 8, 7), (4, 4, 12))
+    how = make(whole_up_to=0, sums=sums, mode=mode, sums_on_host=on_host)
+    for position, result in infer_labels(network, volumes, how):
+        scores = sliding_window(network, volumes[position], dataclasses.replace(how, sums="fp32"))
+        assert (result == scores.argmax(0)).float().mean() > (0.999 if sums == "fp32" else 0.97)
+
+
+def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCaptureFixture) -> None:
+    class Small(Recorder):
+        """Fails as a card does for what is larger than a window, and for three windows at once."""
+
+        def forward(self, image: Tensor) -> Tensor:
+            if image[0, 0].numel() > 4**3 or len(image) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(image)
+
+    volumes = volumes_of(*SHAPES)
+    results = dict(infer_labels(Small(), volumes, make(batch_size=4)))
+    assert sorted(results) == list(range(len(volumes)))
+    for position, volume in enumerate(volumes):
+        assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
+    assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
+    class Heads(Recorder):
+        def forward(self, image: Tensor) -> Any:
+            scores = super().forward(image)
+            return [scores, -scores]
+
+    (volume,) = volumes_of((6, 9, 8))
+    ((_, result),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
+    assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
+
+
+@pytest.mark.parametrize(("precision", "switch"), [("fp32", "ieee"), ("tf32", "tf32")])
+def test_a_gpu_multiplies_as_the_precision_says(precision: str, switch: str) -> None:
+    class Net(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            seen.append(torch.backends.cudnn.conv.fp32_precision)  # type: ignore[attr-defined]
+            return image
+
+    seen: list[str] = []
+    how = make(precision=precision, device=torch.device("cuda"))
+    infer.network_scores(Net(), torch.zeros(1, 2, 4, 4, 4), how)
+    assert seen == [switch]

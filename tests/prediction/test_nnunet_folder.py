@@ -1,0 +1,119 @@
+"""nnU-Net's own predictor loads the exported folder, and segments as Hasten does."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+from hasten.config.load import from_dict, to_dict
+from hasten.config.schema import NetworkConfig
+from hasten.config.settled import planned_run
+from hasten.nets.build import build_network
+from hasten.prediction.export import export_weights
+from hasten.prediction.predict import predict
+from tests.training.phantom_runs import anatomy, array_of, save, source, trained
+
+STRIDES = ((2, 2, 2), (1, 2, 2))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return trained(
+        folder, source(folder / "data"), "sample.patch=[12, 16, 16]", "network.strides=[[2, 2, 2]]", "train.steps=2"
+    )
+
+
+def rewritten(run: Path, out: Path, network: dict[str, Any], prepare: dict[str, Any], **content: Any) -> Path:
+    """The run with a network of random weights, of consecutive label values and without resampling."""
+    kept = read_checkpoint(run / "checkpoints/best.pt")
+    config = from_dict(kept["config"], where="test")
+    config = dataclasses.replace(
+        config,
+        network=NetworkConfig(channels=(4, 8, 8), strides=STRIDES, **network),
+        prepare=dataclasses.replace(config.prepare, **{"spacing": (1.5, 1.2, 1.0), "dtype": "float32", **prepare}),
+    )
+    given = {**kept, "labels": {"0": "background", "1": "a", "2": "b"}, **content}
+    outputs = len(given.get("regions") or given["labels"])
+    torch.manual_seed(3)
+    built = build_network(
+        planned_run(config).network, num_channels=len(given["channels"]), num_classes=outputs, spatial_dims=3
+    )
+    write_checkpoint(
+        out / "checkpoints/best.pt",
+        {**given, "config": to_dict(config), "weights": built.state_dict(), "foreground": {}},
+    )
+    return out
+
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "plain": {"name": "plainconvunet", "dropout": 0.1},
+    "residual": {"name": "residualencoderunet", "blocks": (1, 2, 1), "deep_supervision": 1},
+    "batch": {
+        "name": "plainconvunet",
+        "norm": "batch",
+        "act": "relu",
+        "kernel_size": ((1, 3, 3), (3, 3, 3), (3, 3, 3)),
+    },
+}
+
+
+PREPARE: dict[str, dict[str, Any]] = {
+    "plain": {"intensity": "zscore"},
+    "residual": {"intensity": "window", "window": (10.0, 120.0)},
+    "batch": {"intensity": "none", "orientation": None},
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("shape", "least"), [((16, 16, 12), 0.999), ((24, 24, 18), 0.9)])
+def test_its_own_predictor_gives_the_same_label_map(
+    run: Path, tmp_path: Path, network: str, shape: tuple[int, ...], least: float
+) -> None:
+    """Without a border of zeros and at the spacing of the training. Of one window the label maps are the same but for
+    half precision, in which nnU-Net keeps scores, when it leaves out its Gaussian weights.
+
+    Of 1.5 patches a side, windows lie alike. But random networks see other things in each, and in half precision
+    nnU-Net's weights are next to nothing in a window's corners, where they round scores to whole numbers.
+    """
+    predictors = pytest.importorskip("nnunetv2.inference.predict_from_raw_data")
+    other = rewritten(run, tmp_path / "run", NETWORKS[network], PREPARE[network])
+    export_weights(other, tmp_path / "model", "nnunet")
+    image = save(tmp_path / "images/a_0000.nii.gz", 1 + anatomy(5, shape)[0].clip(0), np.diag([-1.0, -1.2, 1.5, 1.0]))
+    predictor = predictors.nnUNetPredictor(
+        tile_step_size=0.5, use_gaussian=shape != (16, 16, 12), use_mirroring=True,
+        perform_everything_on_device=False, device=torch.device("cpu"),
+        allow_tqdm=False,
+    )  # fmt: skip
+    predictor.initialize_from_trained_model_folder(str(tmp_path / "model"), ("0",), "checkpoint_final.pth")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    predictor.predict_from_files_sequential(str(image.parent), str(theirs), save_probabilities=False)
+    [written] = predict(other, image.parent, tmp_path / "ours")
+    ours, result = array_of(written), array_of(theirs / "a.nii.gz")
+    assert len(np.unique(ours)) > 1
+    assert ours.shape == result.shape
+    assert (ours == result).mean() >= least
+
+
+@pytest.mark.parametrize(
+    ("network", "prepare", "content", "message"),
+    [
+        ({"name": "unet"}, {}, {}, "network.name=unet is not nnU-Net's"),
+        (NETWORKS["plain"], {"orientation": "LPS"}, {}, "not to prepare.orientation=LPS"),
+        (NETWORKS["plain"], {}, {"labels": {"0": "background", "3": "a"}}, "label values without gaps"),
+    ],
+)
+def test_what_nnunet_does_not_have(
+    run: Path, tmp_path: Path, network: dict[str, Any], prepare: dict[str, Any], content: dict[str, Any], message: str
+) -> None:
+    other = rewritten(run, tmp_path / "run", network, prepare, **content)
+    with pytest.raises(ValueError, match=message):
+        export_weights(other, tmp_path / "model", "nnunet")
+    assert not (tmp_path / "model").exists()

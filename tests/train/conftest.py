@@ -1,1 +1,0 @@
-from tests.predict.conftest import _one_thread  # noqa: F401

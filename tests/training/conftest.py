@@ -1,0 +1,1 @@
+from tests.prediction.conftest import _one_thread  # noqa: F401

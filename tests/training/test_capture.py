@@ -1,0 +1,269 @@
+"""The order of things around a CUDA graph, with a stand-in for CUDA that runs where a graph would be replayed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.augment.make_program import program_of
+from hasten.augment.program import HostSource, Program, Segment
+from hasten.config.schema import LossConfig
+from hasten.nets.build import build_loss
+from hasten.optim.average import average_of
+from hasten.training import capture
+from hasten.training.capture import CapturedStep, captured_run, why_no_batch, why_not
+from hasten.training.step import TrainStep
+from hasten.training.update import Update
+from tests.augment.stores import random_store, segment_of
+from tests.training.test_step import matrices, network_of, weights_of
+
+STEPS = 9
+
+
+class Graph:
+    """Replaying runs the body again; as on a GPU, the result lies where the capture put it."""
+
+    def __init__(self, body: Callable[[], Tensor], spoil: float) -> None:
+        self.body, self.spoil, self.result = body, spoil, torch.zeros(())
+
+    def replay(self) -> None:
+        self.result.copy_(self.body() * self.spoil)
+
+    def reset(self) -> None:
+        self.body = lambda: torch.full((), torch.nan)
+
+
+class FakeStream:
+    error: Exception | None = None
+    spoil = 1.0
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def run(self, body: Callable[[], Tensor]) -> Tensor:
+        return body()
+
+    def capture(self, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        if self.error is not None:
+            raise self.error
+        graph = Graph(body, self.spoil)
+        return graph, graph.result
+
+
+def segment() -> Segment:
+    store = random_store([(12, 12, 12), (16, 12, 14)], dtype="float16")
+    return segment_of(store, (8, 8, 8), batch_size=2, seed=3, foreground_prob=0.5, affine_prob=0.5)
+
+
+def program() -> Program:
+    return program_of(segment())
+
+
+def step_of(network: nn.Module) -> TrainStep:
+    update = Update(
+        weights=network,
+        optimizer=torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True),
+        schedule=lambda index: 1e-2 / (1 + index),
+        average=average_of(network),
+        average_decay=0.9,
+        clip_norm=1.0,
+    )
+    return TrainStep(network=network, loss=build_loss(LossConfig()), update=update, device=torch.device("cpu"))
+
+
+def plain(dropout: float = 0.0) -> tuple[list[Tensor], list[Tensor]]:
+    step, batches = step_of(network_of(3, dropout)), program()
+    losses = [step(*batches(index).values(), index) for index in range(STEPS)]
+    return losses, [*weights_of(step.update.weights), *weights_of(step.update.average)]
+
+
+def captured(dropout: float = 0.0) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
+    step = captured_run(step_of(network_of(3, dropout)), segment())
+    losses = [step(index) for index in range(STEPS)]
+    update = step.step.update
+    return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
+
+
+def assert_close(result: list[Tensor], wanted: list[Tensor]) -> None:
+    """Losses, or weights without the vectors: a bias that a norm cancels has a gradient of rounding alone."""
+    if result[0].ndim:
+        result, wanted = matrices(result), matrices(wanted)
+    for left, right in zip(result, wanted, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
+    class Own(FakeStream):
+        pass
+
+    monkeypatch.setattr(capture, "SideStream", Own)
+    return Own
+
+
+def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream]) -> None:
+    step, losses, weights = captured()
+    wanted_losses, wanted = plain()
+    assert step.on
+    assert "one CUDA graph" in step.reason
+    assert_close(losses, wanted_losses)
+    assert_close(weights, wanted)
+
+
+def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[FakeStream]) -> None:
+    step, losses, weights = captured(dropout=0.5)
+    result = torch.get_rng_state()
+    wanted_losses, wanted = plain(dropout=0.5)
+    assert step.on, step.reason
+    assert_close(losses, wanted_losses)
+    assert_close(weights, wanted)
+    assert torch.equal(result, torch.get_rng_state())
+
+
+def test_the_step_runs_before_there_is_a_graph(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activations of a step and the memory of a graph are never needed at once."""
+    order: list[str] = []
+
+    def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
+        order.append("step")
+        return body()
+
+    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        order.append("capture")
+        return FakeStream.capture(self, body)
+
+    monkeypatch.setattr(stand_in, "run", run)
+    monkeypatch.setattr(stand_in, "capture", capture_it)
+    step, *_ = captured()
+    assert step.on
+    assert "step" not in order[order.index("capture") :]
+    assert order.count("step") == capture.WARM_UP + 1
+
+
+def test_other_threads_are_waited_for_before_the_capture(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = threading.Event()
+
+    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        assert not thread.is_alive()
+        return FakeStream.capture(self, body)
+
+    monkeypatch.setattr(stand_in, "capture", capture_it)
+    thread = threading.Thread(target=working.wait, daemon=True)
+    thread.start()
+
+    def quiet() -> None:
+        working.set()
+        thread.join()
+
+    step = captured_run(step_of(network_of(3)), segment())
+    for index in range(STEPS):
+        if step.captures_next:
+            quiet()
+        step(index)
+    assert step.on, step.reason
+
+
+@pytest.mark.parametrize("when", ["reference", "capture", "replay"])
+def test_a_lack_of_memory_leaves_the_training_as_it_was(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Wherever it strikes, and though it leaves gradients of half a step."""
+    runs = 0
+
+    def short(body: Callable[[], Tensor]) -> Tensor:
+        for weight in step.step.update.weights.parameters():
+            weight.grad = torch.full_like(weight, 1e3)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
+        nonlocal runs
+        runs += 1
+        return short(body) if when == "reference" and runs > capture.WARM_UP else body()
+
+    monkeypatch.setattr(stand_in, "run", run)
+    if when == "capture":
+        monkeypatch.setattr(stand_in, "capture", lambda self, body: short(body))
+    if when == "replay":
+        monkeypatch.setattr(Graph, "replay", lambda self: short(self.body))
+    step = captured_run(step_of(network_of(3)), segment())
+    losses = [step(index) for index in range(STEPS)]
+    assert not step.on
+    assert step.reason == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert_close(losses, plain()[0])
+    assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
+
+
+def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
+    stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
+    step, losses, weights = captured()
+    assert not step.on
+    assert step.reason == "capturing failed: operation not permitted when stream is capturing"
+    assert_close(losses, plain()[0])
+    assert_close(weights, plain()[1])
+
+
+def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> None:
+    stand_in.spoil = 1.5
+    step, losses, weights = captured()
+    assert not step.on
+    assert "the graph's loss" in step.reason
+    assert_close(losses, plain()[0])
+    assert_close(weights, plain()[1])
+
+
+def test_a_graph_that_leaves_other_weights_is_refused(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Graph.replay
+
+    def replay(self: Graph) -> None:
+        whole(self)
+        with torch.no_grad():
+            for weight in step.step.update.weights.parameters():
+                weight.mul_(1.5)
+
+    monkeypatch.setattr(Graph, "replay", replay)
+    step = captured_run(step_of(network_of(3)), segment())
+    for index in range(STEPS):
+        step(index)
+    assert not step.on
+    assert "other weights" in step.reason
+    update = step.step.update
+    assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
+
+
+def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:
+    """The groups hold numbers between the steps: schedulers replace them, logs and checkpoints read them."""
+
+    def trained(run: Callable[[TrainStep], Callable[[int], Tensor]]) -> list[Tensor]:
+        step = step_of(network_of(3))
+        step.update.schedule = None
+        call, [group] = run(step), step.update.optimizer.param_groups
+        for index in range(STEPS):
+            group["lr"] = rate = 1e-2 / (1 + index)
+            call(index)
+            assert group["lr"] is rate
+        return weights_of(step.update.weights)
+
+    def plainly(step: TrainStep) -> Callable[[int], Tensor]:
+        batches = program()
+        return lambda index: step(*batches(index).values(), index)
+
+    assert_close(trained(lambda step: captured_run(step, segment())), trained(plainly))
+
+
+def test_what_cannot_be_captured_says_why() -> None:
+    step = step_of(network_of(3))
+    assert why_not(step) == "there is no CUDA device"
+    assert why_not(replace(step, device=torch.device("cuda"))) is None
+    assert why_no_batch(program()) is None
+    elsewhere = replace(segment(), source=HostSource(stages=1))
+    assert "do not all lie on the device" in str(why_no_batch(program_of(elsewhere)))

@@ -1,0 +1,306 @@
+"""Cross-validation: the folds of one folder, and what they come to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hasten.cases.nifti import read_nifti, write_label_nifti
+from hasten.checkpoint.weights import read_model
+from hasten.cli.folds import parse_folds
+from hasten.cli.main import app
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.evaluation import crossval
+from hasten.evaluation.crossval import summarise
+from hasten.evaluation.evaluate import evaluate
+from hasten.evaluation.settings import evaluate_run
+from hasten.phantoms.organs import write_phantoms
+from hasten.prediction.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+from hasten.prediction.predict import predict
+from hasten.report.page import write_report
+from hasten.training import folds
+from hasten.training.choose import budget
+from hasten.training.folds import train_folds
+from hasten.training.stop import Stopped
+from tests.training.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
+
+OF_FOLDS = ("data.split.fraction=null", "data.split.num_folds=3", "train.steps=6", "prepare.spacing=[0,0,0]")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_phantoms(tmp_path_factory.mktemp("cv") / "set", num_cases=6, shape=(16, 24, 24))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def config(data: Path, cache: Path, *more: str) -> RunConfig:
+    return config_of(data, cache, *OF_FOLDS, *more)
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("trained") / "cv"
+    return out, train_folds(config(data, cache), out)
+
+
+def test_each_fold_is_an_ordinary_run_and_every_case_is_validated_once(
+    trained: tuple[Path, dict[str, Any]], cache: Path
+) -> None:
+    out, result = trained
+    seen: list[str] = []
+    for fold in range(3):
+        run = out / f"fold{fold}"
+        split = load_run(run / "run.yaml").data.split
+        assert (split.by, split.fold, split.num_folds) == ("fold", fold, 3)
+        assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+        scored = json.loads((run / "validation/evaluation.json").read_text())
+        seen += {score["case"] for score in scored["scores"]}
+    assert sorted(seen) == [f"phantom_{number:03d}" for number in range(6)]
+    assert sorted(result["cases"]) == sorted(seen)
+    assert json.loads((out / "cv.json").read_text())["folds"].keys() == {"0", "1", "2"}
+
+
+def test_the_folds_of_a_list_keep_their_numbers(data: Path, cache: Path, tmp_path: Path) -> None:
+    content = json.loads((data / "dataset.json").read_text())
+    entries = [
+        {name: str(data / entry[name]) for name in ("image", "label")} | {"fold": 1 + number % 2}
+        for number, entry in enumerate(content["training"])
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps({**content, "training": entries}))
+    asked = config(path, cache, "data.split.num_folds=null")
+    with pytest.raises(ValueError, match=r"--folds 0: there are 2 folds, 1, 2; name some"):
+        train_folds(asked, tmp_path / "cv", [0])
+    result = train_folds(asked, tmp_path / "cv", [2])
+    assert sorted(result["cases"]) == ["phantom_001", "phantom_003", "phantom_005"]
+    split = load_run(tmp_path / "cv/fold2/run.yaml").data.split
+    assert (split.by, split.fold, split.num_folds) == ("fold", 2, 2)
+    assert json.loads((tmp_path / "cv/fold2/plan.json").read_text())["decisions"]["data.split.by"]["value"] == "fold"
+
+
+def test_the_summary_is_that_of_the_label_maps(
+    trained: tuple[Path, dict[str, Any]], data: Path, tmp_path: Path
+) -> None:
+    out, result = trained
+    for fold in range(3):
+        for path in (out / f"fold{fold}/validation").glob("*.nii.gz"):
+            (tmp_path / path.name).symlink_to(path)
+    whole = evaluate(tmp_path, data)
+    assert result["over_cases"]["dice"] == pytest.approx(whole.mean())
+    by_fold = [evaluate(out / f"fold{fold}/validation", data).mean() for fold in range(3)]
+    assert result["over_folds"]["dice"]["mean"] == pytest.approx(np.mean(by_fold))
+    assert result["over_folds"]["dice"]["std"] == pytest.approx(np.std(by_fold, ddof=1))
+    [name] = result["classes"]
+    assert result["classes"][name]["nsd"]["over_cases"]["mean"] == pytest.approx(whole.summary(name, "nsd").mean)
+
+
+def test_an_evaluation_takes_the_classes_of_the_folds_or_names_one(
+    trained: tuple[Path, dict[str, Any]], data: Path
+) -> None:
+    out, _ = trained
+    predictions = out / "fold0/validation"
+    assert evaluate(predictions, data, run=out, surfaces=False) == evaluate(predictions, data, surfaces=False)
+    for call in (evaluate_run, read_model):
+        with pytest.raises(ValueError, match=r"cv: is a cross-validation, .*such as .*cv/fold0$"):
+            call(out)
+
+
+def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, result = trained
+    page = write_report([out], tmp_path / "report.html").read_text()
+    assert "Cross-validation cv" in page
+    assert "Distribution of Dice" in page
+    # The table of all cases would fill many screens of a phone.
+    assert f"<details><summary>{len(result['cases'])} cases</summary>" in page
+    worst = min(result["cases"], key=lambda case: result["cases"][case]["dice"])
+    assert f"<b>{worst} (fold {result['cases'][worst]['fold']})</b>: worst, " in page
+    assert page.count("data:image/png") >= 6
+    with pytest.raises(ValueError, match="a cross-validation has a separate page"):
+        write_report([out, out / "fold0"], tmp_path / "report.html")
+
+
+def test_the_same_call_goes_on_where_it_stopped(
+    trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
+) -> None:
+    straight, stopped = trained[0], tmp_path / "stopped"
+    with at_step(3, "interrupt"), pytest.raises(Stopped, match="the same command resumes there"):
+        train_folds(config(data, cache), stopped, [0, 1])
+    assert not (stopped / "fold1").exists()
+    train_folds(config(data, cache), stopped, [0, 1])
+    for fold in ("fold0", "fold1"):
+        assert checkpoint(stopped / fold, "last")["step"] == 6
+        assert_same_run(straight / fold, stopped / fold)
+
+
+def test_finished_folds_are_left_as_they_are(
+    trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, result = trained
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is left to train or to predict")
+
+    monkeypatch.setattr(folds, "train", fail)
+    monkeypatch.setattr(crossval, "predict_validation", fail)
+    monkeypatch.setattr(crossval, "score_validation", fail)
+    assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
+
+
+@pytest.mark.slow
+def test_folds_of_a_budget_have_the_network_of_the_first(
+    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = iter((100.0, 1e4, 1e4))  # the machine is slower when the second fold begins
+    monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
+    monkeypatch.setattr(budget, "WIDTHS", (2.0,))
+    monkeypatch.setattr(budget, "LEAST_WIDE_STEPS", 2)
+    asked = config(data, cache, "train.budget=1h")
+    # Its channels and steps open: SETTINGS name them.
+    train = replace(asked.train, validate_every=10, steps=None)
+    asked = replace(asked, network=replace(asked.network, channels=None), train=train)
+    result = train_folds(asked, tmp_path / "cv", [0, 1])
+    widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
+    assert widths[0] == widths[1] == (32, 64)
+    assert list(result["folds"]) == ["0", "1"]
+
+
+def test_folds_side_by_side_are_put_together_by_report(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """As folds that other machines trained, one of which is not there and one not yet scored."""
+    out = shutil.copytree(trained[0], tmp_path / "cv")
+    shutil.rmtree(out / "fold1")
+    (out / "cv.json").unlink()
+    (out / "fold0/validation/evaluation.json").unlink()
+    write_report([out], out / "report.html")
+    assert list(json.loads((out / "cv.json").read_text())["folds"]) == ["0", "2"]
+
+
+def test_changed_settings_are_refused_with_the_difference(
+    trained: tuple[Path, dict[str, Any]], data: Path, cache: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"cv\.yaml: all folds have the same settings") as error:
+        train_folds(config(data, cache, "train.steps=7", "loss.gamma=1.5"), trained[0])
+    assert "train.steps=7 instead of 6" in str(error.value)
+    assert "loss.gamma=1.5 instead of 2.0" in str(error.value)
+    train_folds(config(data, cache, "cache.home=file"), trained[0])  # only how it is computed
+
+
+@pytest.mark.parametrize(
+    ("more", "chosen", "message"),
+    [
+        ([], [3], "--folds 3: there are 3 folds, 0, 1, 2"),
+        ([], [], "--folds none: there are 3 folds"),
+        (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0, 1, 2, 3, 4"),
+        (["data.split.num_folds=9"], "all", r"num_folds is 9; .*between 2 and .*, 6"),
+        (["data.split.fraction=0.3"], "all", r"data\.split\.fraction=0.3: splits the cases once"),
+        (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split\.by=list: splits the"),
+    ],
+)
+def test_folds_that_there_are_none_of(
+    data: Path, cache: Path, tmp_path: Path, more: list[str], chosen: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_folds(config(data, cache, *more), tmp_path / "cv", chosen)
+    assert not (tmp_path / "cv").exists()
+
+
+def test_an_out_that_holds_something_else(
+    trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"fold0: .*ordinary run, .*another --out"):
+        train_folds(config(data, cache), trained[0] / "fold0")
+    (tmp_path / "thesis.pdf").write_text("")
+    with pytest.raises(ValueError, match=r"is not empty \(it holds thesis\.pdf\)"):
+        train_folds(config(data, cache), tmp_path)
+    with pytest.raises(ValueError, match="holds no cross-validation"):
+        summarise(tmp_path)
+
+
+def speckled(trained: Path, out: Path) -> Path:
+    """The same folds, with a speck that no label map has in every prediction."""
+    shutil.copytree(trained, out)
+    (out / "postprocessing.yaml").unlink(missing_ok=True)
+    for path in out.glob("fold*/validation/*.nii.gz"):
+        volume = read_nifti(path)
+        label = read_nifti(Path(load_run(path.parent.parent / "run.yaml").data.source) / "labelsTr" / path.name).array[
+            0
+        ]
+        array = np.array(label)
+        array[0, 0, 0] = 1
+        write_label_nifti(path, array, volume.affine)
+        (path.parent / "evaluation.json").unlink(missing_ok=True)
+    return out
+
+
+def test_a_cleaning_that_pays_is_chosen_and_applied(
+    trained: tuple[Path, dict[str, Any]], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = speckled(trained[0], tmp_path / "cv")
+    monkeypatch.setattr(crossval, "predict_validation", lambda run: None)
+    actual = summarise(out)
+    assert actual.chosen.cleanings == {1: Cleaning(name="spleen", keep_largest=True)}
+    assert actual.chosen.after["spleen"] == 1.0
+    assert actual.chosen.before["spleen"] < 1.0
+    page = write_report([out], tmp_path / "report.html").read_text()
+    assert "largest component only" in page
+    image = sorted((data / "imagesTr").iterdir())[0]
+    [cleaned], [plain] = predict(out, image, tmp_path / "a"), predict(out, image, tmp_path / "b", postprocess=False)
+    spacing = read_nifti(image).spacing
+    expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
+    assert np.array_equal(read_nifti(cleaned).array[0], expected)
+
+
+def test_a_postprocessing_that_was_edited_is_kept(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "cv"
+    shutil.copytree(trained[0], out)
+    summarise(out)
+    assert "was edited" not in caplog.text
+    mine = {1: Cleaning(name="spleen", min_volume_mm3=3.0)}
+    write_cleanings(out, mine)
+    path = out / "postprocessing.yaml"
+    path.write_text(path.read_text().replace("3.0", "4.0"))
+    summarise(out)
+    assert "was edited, and is kept" in caplog.text
+    assert read_cleanings(out, {"1": "spleen"})[1].min_volume_mm3 == 4.0
+
+
+@pytest.mark.parametrize(("text", "result"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])
+def test_numbers_of_folds(text: str, result: Any) -> None:
+    assert parse_folds(text) == result
+
+
+@pytest.mark.parametrize("text", ["", "0,", "a", "-1", "0-2"])
+def test_numbers_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="write all, or numbers from 0"):
+        parse_folds(text)
+
+
+def words(data: Path, cache: Path, out: Path, *more: str) -> list[str]:
+    settings = [each for each in (*SETTINGS, *OF_FOLDS) if not each.startswith("data.split.fraction")]
+    return ["train", str(data), *settings, f"cache.dir={cache}", "--out", str(out), "--quiet", *more]
+
+
+def test_the_verb(data: Path, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cv"
+    result = CliRunner().invoke(app, words(data, cache, out, "--folds", "0,1"))
+    assert result.exit_code == 0, result.output
+    assert "mean Dice" in result.stdout
+    assert f"hasten predict {out} IMAGE" in result.stdout
+    files = {"cv.yaml", "cv.json", "postprocessing.yaml", "report.html", "fold0", "fold1"}
+    assert {path.name for path in out.iterdir()} == files
+    assert (out / "fold1/report.html").is_file()
+    again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert again.exit_code == 0, again.output

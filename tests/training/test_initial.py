@@ -1,0 +1,283 @@
+"""Weights to start from: files of many programs, and a run from another with other classes and channels."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from hasten.checkpoint.file import write_checkpoint
+from hasten.cli.main import app
+from hasten.config.load import load_run
+from hasten.config.schema import NetworkConfig, RunConfig
+from hasten.nets.build import build_network
+from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
+from hasten.phantoms.organs import write_phantoms
+from hasten.training.initial import counted_once, read_weights
+from hasten.training.run import train
+from tests.training.runs import at_step, checkpoint, config_of, resumed
+
+
+def net() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Conv3d(1, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 2, 1))
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+NNUNET = {
+    "optimizer_state": {"state": {}, "param_groups": []},
+    "grad_scaler_state": None,
+    "logging": {"mean_fg_dice": [np.float32(0.5)], "ema_fg_dice": [np.float64(0.25)], "lrs": [0.01]},
+    "_best_ema": np.float64(0.25),
+    "current_epoch": np.int64(7),
+    "init_args": {"plans": {"dataset_name": "Dataset001"}, "configuration": "3d_fullres", "fold": 0},
+    "trainer_name": "nnUNetTrainer",
+    "inference_allowed_mirroring_axes": (0, 1, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("", lambda state: state),
+        ("state_dict", lambda state: {"state_dict": state, "epoch": 3}),
+        ("model", lambda state: {"model": state, "optimizer": {}}),
+        ("network_weights", lambda state: {"network_weights": state, **NNUNET}),
+        ("model.weights", lambda state: {"model": {"weights": state}}),
+        ("", lambda state: {**state, "epoch": 4}),
+        ("state_dict", lambda state: {"state_dict": state, "random_state": torch.zeros(3)}),
+        ("network", lambda state: {"network": state, "average": None, "random_state": torch.zeros(3)}),
+        ("average", lambda state: {"network": {"a": torch.ones(1)}, "average": state, "random_state": torch.zeros(3)}),
+    ],
+)
+def test_a_state_dict_is_read_from_where_others_put_it(tmp_path: Path, key: str, content: Callable[..., Any]) -> None:
+    state = net().state_dict()
+    torch.save(content(state), tmp_path / "some.pth")
+    result = read_weights(tmp_path / "some.pth")
+    assert result.key == key
+    assert same(result.weights, state)
+
+
+def test_safetensors_and_the_hash_of_a_file(tmp_path: Path) -> None:
+    import hashlib
+
+    from safetensors.torch import save_file
+
+    file = tmp_path / "model.safetensors"
+    save_file(net().state_dict(), file)
+    result = read_weights(file)
+    assert same(result.weights, dict(sorted(net().state_dict().items()))) or set(result.weights) == set(
+        net().state_dict()
+    )
+    assert all(torch.equal(value, net().state_dict()[name]) for name, value in result.weights.items())
+    assert result.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes(b"not such a file")
+    with pytest.raises(ValueError, match=r"model\.safetensors: not a safetensors file"):
+        read_weights(file)
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("harm-was-done"),)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": net().state_dict(), "more": Harm()}, tmp_path / "a.pt")
+    (tmp_path / "b.pth").write_bytes(pickle.dumps(Harm()))
+    for name in ("a.pt", "b.pth"):
+        with pytest.raises(ValueError, match=rf"{name}: holds more than weights.* nothing in it was run;") as raised:
+            read_weights(tmp_path / name)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "harm-was-done").exists()
+
+
+def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent\.pt: no such file or run"):
+        read_weights(tmp_path / "absent.pt")
+    with pytest.raises(ValueError, match=r"is no run \(it has no checkpoints/best\.pt\); name a file"):
+        read_weights(tmp_path)
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+    with pytest.raises(ValueError, match=r"none\.pt: holds no state dict \(it has epoch\)"):
+        read_weights(tmp_path / "none.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match=r"list\.pt: holds no state dict \(it has list\)"):
+        read_weights(tmp_path / "list.pt")
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.pt: not a file of weights"):
+        read_weights(tmp_path / "text.pt")
+    write_checkpoint(tmp_path / "best.pt", {"weights": net().state_dict()})
+    assert same(read_weights(tmp_path / "best.pt").weights, net().state_dict())
+    data = bytearray((tmp_path / "best.pt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "best.pt").write_bytes(data)
+    with pytest.raises(ValueError, match=r"best\.pt: damaged \(its checksum does not hold\)"):
+        read_weights(tmp_path / "best.pt")
+    torch.jit.save(torch.jit.script(net()), str(tmp_path / "script.ts"))
+    with pytest.raises(ValueError, match=r"script\.ts: is a TorchScript program"):
+        read_weights(tmp_path / "script.ts")
+    state = net().state_dict()
+    state["2.weight"][0] = float("nan")
+    torch.save(state, tmp_path / "nan.pt")
+    with pytest.raises(ValueError, match=r"nan\.pt: .*NaN or infinite .*1 tensors, such as 2\.weight"):
+        read_weights(tmp_path / "nan.pt")
+
+
+def test_tensors_of_two_names_are_counted_once() -> None:
+    config = NetworkConfig(name="plainconvunet", channels=(4, 8), strides=((2, 2, 2),))
+    network = build_network(config, num_channels=1, num_classes=2, spatial_dims=3)
+    once = counted_once(network.state_dict())
+    parameters = dict(network.named_parameters())
+    assert once.keys() == parameters.keys()
+    assert sum(value.numel() for value in once.values()) == sum(value.numel() for value in parameters.values())
+    assert counted_once({"decoder.encoder.w": torch.zeros(2)}).keys() == {"decoder.encoder.w"}
+
+
+# From one run to another
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("initial")
+
+
+@pytest.fixture(scope="module")
+def make(folder: Path) -> Callable[..., RunConfig]:
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
+    return lambda *overrides: config_of(
+        source, folder / "cache", "train.steps=4", "observe.trackers=[]", "observe.monitor_every=0", *overrides
+    )
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path, make: Callable[..., RunConfig]) -> Path:
+    train(make("network.norm=batch"), folder / "first")
+    return folder / "first"
+
+
+def with_other_image(run: Path, out: Path) -> Path:
+    """The weights of a run as if its images had two channels, and its scores three more classes."""
+    weights = checkpoint(run, "best")["weights"]
+    changed: dict[str, Any] = {}
+    classes = list(weights.values())[-1].shape[0]
+    for name, value in weights.items():
+        if value.ndim == 5 and value.shape[1] == 1:
+            value = torch.cat([value, value], dim=1)
+        elif classes in value.shape[:2] and name.startswith("model.2"):
+            for axis in (axis for axis in range(min(2, value.ndim)) if value.shape[axis] == classes):
+                value = torch.cat([value, value.narrow(axis, 0, 1)], dim=axis)
+        changed[f"module.net.{name}"] = value.clone()
+    torch.save({"state_dict": changed}, out)
+    return out
+
+
+def test_a_run_starts_from_another(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
+    out = folder / "second"
+    config = make(
+        "network.norm=batch", f"network.weights={first}", "train.learning_rate=1e-12", "train.freeze=[model.0.*]"
+    )
+    train(config, out)
+    began, ended = checkpoint(first, "best")["weights"], checkpoint(out, "last")
+    for name in began:
+        for part in ("network", "average"):
+            got = ended[part][name]
+            if name.startswith("model.0."):
+                # Statistics of its norms included.
+                assert torch.equal(got, began[name]), name
+            elif "running" not in name and "num_batches" not in name:
+                assert torch.allclose(got, began[name], atol=1e-6), name
+    moved = [name for name in began if "running_mean" in name and not torch.equal(ended["network"][name], began[name])]
+    assert moved == [name for name in began if "running_mean" in name and not name.startswith("model.0.")]
+    record = json.loads((out / WEIGHTS_JSON).read_text())
+    assert set(record["taken"]) == set(began)
+    assert record["sha256"] == read_weights(first).sha256
+    engaged = json.loads((out / SUMMARY_JSON).read_text())["accelerators"]["weights to start from"]
+    assert engaged["on"]
+    assert f"{len(began)} of {len(began)} tensors" in engaged["reason"]
+
+
+def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
+    file, out = with_other_image(first, folder / "other.pt"), folder / "third"
+    train(make("network.norm=batch", f"network.weights={file}"), out)
+    record = json.loads((out / WEIGHTS_JSON).read_text())
+    assert record["prefixes"] == {"file": "module.net.", "network": ""}
+    assert record["key"] == "state_dict"
+    assert record["adapted"]
+    assert all(name.startswith("model.0.") for name in record["adapted"])
+    assert record["left"]
+    assert all(name.startswith("model.2.") and "classes differ" in why for name, why in record["left"].items())
+    shown = CliRunner().invoke(app, ["weights", "show", str(file), "--run", str(out)])
+    assert shown.exit_code == 0, shown.output
+    assert "module.net.: " not in shown.stdout
+    assert "module.net. in the file is (none) here" in shown.stdout
+    assert "adapted" in shown.stdout
+
+
+def test_a_run_is_measured_and_scaled_with_frozen_layers(
+    folder: Path, make: Callable[..., RunConfig], first: Path
+) -> None:
+    out = folder / "measured"
+    settings = ("train.precision=null", "train.channels_last=null", "train.activations=1MiB", "train.lookahead=2")
+    scaled = ("train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}", f"network.weights={first}")
+    train(make("network.norm=batch", *settings, *scaled), out)
+    began, ended = checkpoint(first, "best")["weights"], checkpoint(out, "last")["network"]
+    frozen = [name for name in began if name.startswith("model.0.")]
+    assert frozen
+    assert all(torch.equal(began[name], ended[name]) for name in frozen)
+    moved = [name for name in began if name.endswith("conv.weight") and not torch.equal(began[name], ended[name])]
+    assert moved
+    assert {name.split(".")[1] for name in moved} == {"1", "2"}
+    # It goes on as it is, and not otherwise.
+    with pytest.raises(ValueError, match=r"^train\.freeze=.*: can't change .*resumed.*network\.weights"):
+        train(resumed(out, "train.freeze=[]"), out, resume=True)
+    train(resumed(out, "train.steps=6"), out, resume=True)
+    later = checkpoint(out, "last")["network"]
+    assert all(torch.equal(began[name], later[name]) for name in frozen)
+
+
+def test_new_layers_are_trained_alone_at_first(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
+    file, out = with_other_image(first, folder / "head.pt"), folder / "head"
+    settings = (f"network.weights={file}", "network.norm=batch", "train.head_steps=3", "train.steps=5")
+    with at_step(2, "interrupt"), pytest.raises(KeyboardInterrupt):
+        train(make(*settings), out)
+    drawn = json.loads((out / WEIGHTS_JSON).read_text())["left"]
+    head = load_run(out / RUN_YAML).train.head
+    assert head is not None
+    assert set(head) <= set(drawn)
+    middle = checkpoint(out, "last")["network"]
+    names = [name for name in middle if name.endswith(("weight", "bias"))]
+    with at_step(3, "interrupt"), pytest.raises(KeyboardInterrupt):
+        train(resumed(out), out, resume=True)
+    later = checkpoint(out, "last")["network"]
+    # The step before the last that the head takes alone: in a run that was resumed, as in one that was not.
+    moved = {name for name in names if not torch.equal(middle[name], later[name])}
+    # A bias that a norm cancels has no gradient.
+    assert {name for name in head if name.endswith("conv.weight")} <= moved <= set(head)
+    train(resumed(out), out, resume=True)
+    ended = checkpoint(out, "last")["network"]
+    assert {name for name in names if not torch.equal(later[name], ended[name])} > moved
+
+
+def test_mistakes_leave_no_run(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
+    out = folder / "none"
+    torch.save({"a.weight": torch.zeros(3, 4)}, folder / "else.pt")
+    wrong = {
+        f"network.weights={folder / 'absent.pt'}": r"^network\.weights: .*absent\.pt: no such file or run",
+        f"network.weights={folder / 'else.pt'}": r"nothing of it fits .*a\.weight; the network has model",
+        "train.freeze=[modl.0.*]": r"train\.freeze: 'modl\.0\.\*' fits no .*near are model\.0",
+        "train.freeze=['*']": r"train\.freeze: \* leaves nothing to train",
+        "train.lr_scale={none: 0.5}": r"train\.lr_scale: 'none' fits no parameter",
+    }
+    for override, message in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            train(make("network.norm=batch", override), out)
+        assert not (out / RUN_YAML).exists()

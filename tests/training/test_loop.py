@@ -1,0 +1,208 @@
+"""What a run does besides its steps: validating beside them, keeping checkpoints, hearing signals, leaving some out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hasten.config.schema import RunConfig
+from hasten.observe.rundir import CHECKPOINTS, SUMMARY_JSON
+from hasten.phantoms.organs import write_phantoms
+from hasten.training.loop import log_every
+from hasten.training.run import train
+from hasten.training.step import TrainStep
+from hasten.training.stop import Stopped
+from tests.training.runs import assert_equal, assert_same_run, checkpoint, config_of, metrics, resumed
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
+    folder = tmp_path_factory.mktemp("data")
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
+    return lambda *overrides: config_of(source, folder / "cache", *overrides)
+
+
+@pytest.fixture(scope="module")
+def inline(make: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ordinary run, without interruption."""
+    out = tmp_path_factory.mktemp("inline") / "run"
+    train(make(), out)
+    return out
+
+
+def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
+    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    train(make("train.keep_checkpoints=3"), out)
+    whole = shutil.copytree(out, tmp_path / "whole")
+    names = sorted(path.name for path in (out / CHECKPOINTS).iterdir())
+    assert names == ["best.pt", "last-00000008.pt", "last-00000012.pt", "last.pt"]
+    (out / SUMMARY_JSON).unlink()
+    last = out / CHECKPOINTS / "last.pt"
+    last.write_bytes(last.read_bytes()[:-100])
+    train(resumed(out), out, resume=True)
+    assert "last-00000012.pt of step 12 taken" in caplog.text
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        *[
+            pytest.param(number, code, marks=pytest.mark.slow)
+            for number, code in (
+                (signal.SIGUSR1, 75),
+                (signal.SIGINT, 130),
+            )
+        ],
+    ],
+)
+def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had_been(
+    make: Callable[..., RunConfig],
+    inline: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    code: int,
+) -> None:
+    out = tmp_path / "run"
+    plain = TrainStep.__call__
+
+    def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
+        if index == 5:
+            os.kill(os.getpid(), number)
+        return plain(self, image, label, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", call)
+        with pytest.raises(Stopped, match="stopped at step 6") as stop:
+            train(make(), out)
+    assert stop.value.exit_code == code
+    assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
+    assert checkpoint(out, "last")["step"] == 6
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, inline)
+
+
+STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
+
+
+def spoiled(steps: set[int]) -> Callable[[TrainStep, Tensor, Tensor, int], Tensor]:
+    """A step whose images are infinite in these 0-based steps."""
+    plain = TrainStep.__call__
+
+    def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
+        return plain(self, image * math.inf if index in steps else image, label, index)
+
+    return call
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_told(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.training import loop
+
+    monkeypatch.setattr(loop, "_LOGS", 2)
+    monkeypatch.setattr(TrainStep, "__call__", spoiled({2, 9}))
+    summary = train(make(), tmp_path / "run")
+    assert summary["skipped_updates"] == 2
+    lines = metrics(tmp_path / "run", "train")
+    assert [line.get("skipped", 0) for line in lines] == [1, 2]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+
+
+def test_a_run_in_which_no_gradient_is_finite_ends(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.training.update import Update
+
+    plain = Update.backward
+
+    def backward(self: Update, loss: Tensor) -> None:
+        plain(self, loss)
+        with torch.no_grad():
+            next(weight for weight in self.weights.parameters() if weight.grad is not None).grad.fill_(torch.inf)  # type: ignore[union-attr]
+
+    monkeypatch.setattr(Update, "backward", backward)
+    with pytest.raises(ValueError, match=r"no gradient .* since step 0 at step 12: lower train\."):
+        train(make(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step"),
+    [
+        (("train.accumulate=2",), 7),
+        (STAGES, 9),
+        *[
+            pytest.param(overrides, step, marks=pytest.mark.slow)
+            for overrides, step in (
+                (("train.optimizer=lamb", "train.lookahead=3"), 7),
+                (STAGES, 6),
+                (("train.activations=200KB",), 7),
+            )
+        ],
+    ],
+    ids=str,
+)
+def test_other_ways_to_train_resume_too(
+    make: Callable[..., RunConfig], tmp_path: Path, overrides: tuple[str, ...], step: int
+) -> None:
+    from tests.training.runs import at_step
+
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make(*overrides), whole)
+    with at_step(step, "interrupt"), pytest.raises(Stopped):
+        train(make(*overrides), out)
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole)
+
+
+@pytest.mark.slow  # in one step: tests/nets/recompute
+def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make("network.dropout=0"), whole)
+    summary = train(make("network.dropout=0", "train.activations=200KB"), out)
+    assert summary["accelerators"]["recomputed activations"]["on"]
+    assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
+
+
+def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.runtime import batch_size
+    from hasten.training import compose
+    from hasten.training.choose import autotune
+
+    out = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"sample\.fit_batch: searches a GPU's memory"):
+        train(make("sample.fit_batch=true", "train.steps=4"), out)
+    # On the host in place of a GPU.
+    monkeypatch.setattr(compose, "rank_mistakes", lambda planned, strategy: [])
+    monkeypatch.setattr(batch_size, "_reserve_memory", lambda *_: torch.empty(0))
+    monkeypatch.setattr(autotune, "find_batch_size_for", partial(batch_size.find_batch_size_for, highest=6))
+    summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
+    assert summary["accelerators"]["largest batch"]["reason"].startswith("6 patches instead of 3: ")
+    settled = resumed(out)
+    assert (settled.sample.batch_size, settled.sample.fit_batch, settled.train.learning_rate_batch) == (6, False, 3)
+    assert settled.train.learning_rate is not None
+    # One cycle's first step: a 25th of the peak, which is twice what was planned for three patches.
+    assert metrics(out, "train")[0]["lr"] == pytest.approx(2 * settled.train.learning_rate / 25)
+
+
+@pytest.mark.parametrize(
+    ("steps", "device", "every"), [(100, "cpu", 1), (100, "cuda", 10), (399, "cuda", 10), (4000, "cuda", 20)]
+)
+def test_a_gpu_is_asked_for_the_loss_every_ten_steps_at_most(steps: int, device: str, every: int) -> None:
+    assert log_every(steps, torch.device(device)) == every

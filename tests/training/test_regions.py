@@ -1,0 +1,225 @@
+"""Classes that overlap, from the settings of a run to the files of a prediction."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hasten.cli.main import app
+from hasten.config.load import load_run
+from hasten.observe.rundir import SUMMARY_JSON
+from hasten.prediction.export import export_weights
+from hasten.prediction.postprocess import Cleaning, write_cleanings
+from hasten.prediction.predict import predict
+from hasten.report.page import write_report
+from hasten.training.plan import plan_run
+from hasten.training.run import train
+from tests.training.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
+
+REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing": (4,)}
+"""As BraTS numbers them: 1 is necrosis, 2 oedema, 4 enhancing."""
+PAINTED = {"whole tumour": 2, "tumour core": 1, "enhancing": 4}
+SIDE = 16
+SETTINGS = (
+    "data.regions={whole tumour: [1, 2, 4], tumour core: [1, 4], enhancing: [4]}",
+    "data.split.fraction=0.25",
+    f"sample.patch=[{SIDE},{SIDE},{SIDE}]",
+    "sample.batch_size=4",
+    "sample.compile=false",
+    "sample.affine_prob=0",
+    "sample.noise_prob=0",
+    "network.channels=[8,16]",
+    "network.strides=[[2,2,2]]",
+    "network.num_res_units=1",
+    "train.ema=0",
+    "train.learning_rate=0.02",
+    "train.validate_every=20",
+    "train.precision=fp32",
+    "train.channels_last=false",
+    "train.compile=false",
+    "train.device=cpu",
+)
+
+
+def tumour(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Shells about a centre, the inner the brighter: (x, y, z) image and label of 0, 1, 2 and 4."""
+    rng = np.random.default_rng(seed)
+    axes = np.meshgrid(*[np.arange(SIDE)] * 3, indexing="ij")
+    radius = np.sqrt(sum((axis - centre) ** 2 for axis, centre in zip(axes, rng.uniform(6, 10, 3), strict=True)))
+    label = np.select([radius < 2.5, radius < 4, radius < 6], [4, 1, 2], 0).astype(np.uint8)
+    bright = np.select([label == 4, label == 1, label == 2], [3.0, 2.0, 1.0], 0.0)
+    return (bright + rng.normal(0, 0.2, label.shape)).astype(np.float32), label
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tumours")
+    for number in range(8):
+        for kind, array in zip(("images", "labels"), tumour(number), strict=True):
+            (folder / kind).mkdir(exist_ok=True)
+            nib.save(nib.Nifti1Image(array, np.diag([1.0, 1.0, 1.5, 1.0])), folder / kind / f"case{number}.nii.gz")
+    (folder / "labels.json").write_text('{"0": "background", "1": "necrosis", "2": "oedema", "4": "enhancing"}')
+    return folder
+
+
+def config_of(source: Path, *overrides: str) -> Any:
+    given = (f"data.source={source}", f"cache.dir={source / 'cache'}", *SETTINGS, *overrides)
+    return load_run(None, given)
+
+
+@pytest.fixture(scope="module")
+def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "out"
+    train(config_of(source, "train.steps=60"), out)
+    return out
+
+
+# What a run says of itself
+
+
+def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
+    last = metrics(run, "validation")[-1]
+    assert list(last["dice_per_class"]) == list(last["iou_per_class"]) == list(REGIONS)
+    assert min(last["dice_per_class"].values()) > 0.6
+    assert last["dice"] > 0.8
+    assert all(last["iou_per_class"][name] < score for name, score in last["dice_per_class"].items())
+    summary = json.loads((run / SUMMARY_JSON).read_text())
+    assert summary["best"]["metric"] == "mean_dice"
+    assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
+
+
+def test_the_report_names_the_regions_and_paints_the_examples(run: Path) -> None:
+    page = write_report([run], run / "report.html").read_text()
+    for name in REGIONS:
+        assert name in page
+    with np.load(run / "examples.npz") as examples:
+        predictions = [examples[name] for name in examples.files if name.startswith("prediction_")]
+    assert predictions
+    assert set(np.unique(predictions)) == {0, 1, 2, 3}
+
+
+# Predictions
+
+
+@pytest.fixture(scope="module")
+def predicted(run: Path, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("predicted")
+    assert len(predict(run, source / "images", out, regions=True)) == 8
+    return out
+
+
+def voxels(path: Path) -> np.ndarray:
+    return np.asarray(nib.load(path).dataobj)
+
+
+def test_masks_lie_beside_the_label_map_that_is_painted_from_them(predicted: Path) -> None:
+    for number in range(8):
+        name = f"case{number}.nii.gz"
+        label = voxels(predicted / name)
+        painted = np.zeros_like(label)
+        for region, value in PAINTED.items():
+            mask = voxels(predicted / region / name)
+            assert set(np.unique(mask)) <= {0, 1}
+            painted[mask == 1] = value
+        assert np.array_equal(painted, label)
+        assert np.array_equal(nib.load(predicted / name).affine, np.diag([1.0, 1.0, 1.5, 1.0]))
+
+
+def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, run: Path, source: Path) -> None:
+    held_out = plan_run(config_of(source)).validation
+    scores = {"dice": [], "iou": []}
+    for case in held_out:
+        label = voxels(source / "labels" / f"{case.id}.nii.gz")
+        for region, members in REGIONS.items():
+            mask, truth = voxels(predicted / region / f"{case.id}.nii.gz") == 1, np.isin(label, members)
+            both = (mask & truth).sum()
+            scores["dice"].append(2 * both / (mask.sum() + truth.sum()))
+            scores["iou"].append(both / (mask | truth).sum())
+    best = checkpoint(run, "best")
+    assert np.mean(scores["dice"]) == pytest.approx(best["dice"])
+    assert np.mean(scores["iou"]) == pytest.approx(best["iou"])
+
+
+def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
+    predicted: Path, run: Path, source: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    # All that is painted as oedema goes, and with it what only the whole tumour held.
+    write_cleanings(tmp_path / "run", {2: Cleaning(min_volume_mm3=1e6)})
+    predict(tmp_path / "run", source / "images" / "case0.nii.gz", tmp_path / "out", regions=True)
+    before, after = (voxels(folder / "case0.nii.gz") for folder in (predicted, tmp_path / "out"))
+    assert np.array_equal(after, np.where(before == 2, 0, before))
+    for region in REGIONS:
+        mask, plain = (voxels(folder / region / "case0.nii.gz") for folder in (tmp_path / "out", predicted))
+        assert np.array_equal(mask, np.where(before == 2, 0, plain))
+    assert (before == 2).any()
+
+
+def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
+    words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
+    output = CliRunner().invoke(app, words)
+    assert output.exit_code == 0, output.output
+    assert "1 label map in" in output.output
+    assert "and the masks of its regions" in output.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", "prediction.json", *REGIONS}
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format: str) -> None:
+    out = tmp_path / f"network.{format}"
+    export_weights(run, out)
+    if format == "onnx":
+        onnx = pytest.importorskip("onnx")
+        results = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
+    else:
+        with pytest.importorskip("safetensors").safe_open(out, "pt") as file:
+            results = file.metadata()
+    assert {name: tuple(values) for name, values in json.loads(results["regions"]).items()} == REGIONS
+    assert list(json.loads(results["regions"])) == list(REGIONS)
+    assert json.loads(results["region_values"]) == {}
+    assert set(json.loads(results["labels"])) == {"0", "1", "2", "4"}
+
+
+# What a run goes by
+
+
+def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path: Path) -> None:
+    settings = ("train.steps=8", "train.checkpoint_every=4", "train.validate_every=4")
+    train(config_of(source, *settings), tmp_path / "whole")
+    with pytest.raises(Killed), at_step(6, "kill"):
+        train(config_of(source, *settings), tmp_path / "part")
+    train(resumed(tmp_path / "part"), tmp_path / "part", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "part")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.regions={tumour: [3]}", r'^data\.regions: "tumour" holds 3, .*0, 1, 2, 4'),
+        ("loss.include_background=true", r"^loss\.include_background: regions have no background"),
+        ("data.region_values={oedema: 2}", r'data\.region_values names "oedema", which is no region'),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_run(config_of(source, override))
+
+
+def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
+    image = source / "images" / "case0.nii.gz"
+    (tmp_path / "enhancing").mkdir()
+    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="exists; add --overwrite"):
+        predict(run, image, tmp_path, regions=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
+    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]

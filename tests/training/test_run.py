@@ -1,0 +1,495 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hasten.cases.nifti import read_nifti, write_nifti
+from hasten.checkpoint import file as checkpoint_module
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.observe.rundir import (
+    CHECKPOINTS,
+    ENV_JSON,
+    METRICS_JSONL,
+    PLAN_JSON,
+    RUN_YAML,
+    SUMMARY_JSON,
+)
+from hasten.phantoms.organs import write_phantoms
+from hasten.training import loop, run
+from hasten.training.run import train
+from hasten.training.time_limit import TimeLimit
+from hasten.training.validate import CaseEvaluator, validate
+from tests.training.runs import assert_equal, assert_same_run, at_step, checkpoint, config_of, metrics
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def make(folder: Path) -> Callable[..., RunConfig]:
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
+    return lambda *overrides: config_of(source, folder / "cache", *overrides)
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, make: Callable[..., RunConfig]) -> tuple[Path, dict[str, Any]]:
+    """A run as it should be, and the summary that `train` returned."""
+    out = folder / "finished"
+    return out, train(make(), out)
+
+
+def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make: Callable[..., RunConfig]) -> None:
+    out, _ = finished
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    tracked = {name for name in files if name.startswith("tensorboard/")}
+    assert len(tracked) == 1
+    assert files - tracked == {
+        "monitor.csv",
+        "monitor.jsonl",
+        RUN_YAML,
+        PLAN_JSON,
+        ENV_JSON,
+        METRICS_JSONL,
+        SUMMARY_JSON,
+        "examples.npz",
+        f"{CHECKPOINTS}/best.pt",
+        f"{CHECKPOINTS}/last.pt",
+    }
+    for name in (PLAN_JSON, ENV_JSON, SUMMARY_JSON):
+        assert json.loads((out / name).read_text())
+    settled = load_run(out / RUN_YAML)
+    wanted = dataclasses.replace(make().train, learning_rate=settled.train.learning_rate, capture=False)
+    assert settled.train == wanted
+    open_fields = [
+        f"{section}.{name}"
+        for section, fields in dataclasses.asdict(settled).items()
+        for name, value in fields.items()
+        if value is None
+    ]
+    of_the_source = {"data.classes", "data.spatial_dims", "data.regions", "data.region_values"}
+    assert set(open_fields) <= of_the_source | {
+        "prepare.num_threads",
+        "train.target",
+        "train.max_seconds",
+        "train.budget",
+        "infer.batch_size",
+        "augment.digest",
+        "network.digest",
+        "network.divisor",
+        "train.fused_kernels",
+        *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
+        *("loss.digest", "train.head", "data.ignore"),
+    }
+
+
+def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = finished
+    assert [record["step"] for record in metrics(out, "train")] == list(range(1, 15))
+    validations = metrics(out, "validation")
+    assert [record["step"] for record in validations] == [4, 8, 12, 14]
+    assert all(list(record["dice_per_class"]) == ["spleen"] for record in validations)
+    assert max(record["dice"] for record in validations) == checkpoint(out, "best")["dice"]
+
+
+def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = finished
+    assert json.loads((out / SUMMARY_JSON).read_text()) == summary
+    assert summary["status"] == "finished"
+    assert summary["steps"] == 14
+    assert summary["target"] == {"metric": "mean_dice", "value": None, "reached": False, "time_s": None}
+    best = checkpoint(out, "best")
+    assert summary["best"] == {"metric": "mean_dice", "value": best["dice"], "step": best["step"]}
+    assert summary["cases"] == {"train": 4, "validation": 2}
+    assert summary["samples_per_s"] > 0
+    assert 0 <= summary["wait_share"] <= 1
+    assert summary["earlier_seconds"] == 0
+    assert summary["environment"]["python"]
+    assert len(summary["accelerators"]) >= 5
+    for engaged in summary["accelerators"].values():
+        assert isinstance(engaged["on"], bool)
+        assert engaged["reason"]
+
+
+def test_the_seconds_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, summary = finished
+    seconds = dict(summary["seconds"])
+    total = seconds.pop("total")
+    assert seconds.keys() >= {"prepare", "compile", "train", "validate", "checkpoint", "wait_for_data"}
+    assert all(value >= 0 for value in seconds.values())
+    assert all(seconds[name] > 0 for name in ("prepare", "train", "validate", "checkpoint", "wait_for_data"))
+    assert sum(seconds.values()) <= total
+
+
+def test_best_holds_what_prediction_needs(finished: tuple[Path, dict[str, Any]]) -> None:
+    best = checkpoint(finished[0], "best")
+    assert best["labels"] == {"0": "background", "1": "spleen"}
+    assert best["channels"] == ["CT"]
+    assert best["spatial_dims"] == 3
+    assert best["config"]["train"]["precision"] == "fp32"
+
+
+def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[str, Any]]) -> None:
+    with np.load(finished[0] / "examples.npz") as arrays:
+        for number in range(2):
+            assert arrays[f"label_{number}"].any()
+            assert str(arrays[f"name_{number}"]).startswith("phantom_")
+            shape = arrays[f"image_{number}"].shape
+            assert len(shape) == 2
+            assert arrays[f"label_{number}"].shape == arrays[f"prediction_{number}"].shape == shape
+            assert 0 <= arrays[f"image_{number}"].min() <= arrays[f"image_{number}"].max() <= 1
+
+
+def test_the_target_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    summary = train(make("train.target=1e-9"), tmp_path / "run")
+    assert summary["status"] == "target_reached"
+    assert summary["steps"] == 4
+    (record,) = metrics(tmp_path / "run", "validation")
+    assert summary["target"] == {"metric": "mean_dice", "value": 1e-9, "reached": True, "time_s": record["time_s"]}
+    assert checkpoint(tmp_path / "run", "last")["step"] == 4
+    assert checkpoint(tmp_path / "run", "best")["step"] == 4
+
+
+def a_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Loop, "time_s", lambda self: float(self.done))
+    monkeypatch.setattr(loop.Loop, "trained_s", lambda self: float(self.done))
+
+
+def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_second_a_step(monkeypatch)
+    config, out = make("train.steps=200", "train.validate_every=10", "train.max_seconds=14"), tmp_path / "run"
+    summary = train(config, out)
+    assert summary["status"] == "time_up"
+    assert summary["steps"] == checkpoint(out, "last")["step"] <= 14
+    assert summary["position"] >= 199
+    rates = [record["lr"] for record in metrics(out, "train")]
+    peak = max(rates)
+    assert rates[-1] < 0.1 * peak
+    assert metrics(out, "validation")[-1]["step"] == summary["steps"]
+    assert train(load_run(out / RUN_YAML), out, resume=True) == summary
+    # The schedule is at its end, however much time a resumed run is given.
+    with pytest.raises(ValueError, match=r"is complete; train.max_seconds=1000.0 would change nothing"):
+        train(load_run(out / RUN_YAML, ["train.max_seconds=1000"]), out, resume=True)
+
+
+def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One case, however little time is left: the last weights are scored and saved."""
+    a_second_a_step(monkeypatch)
+    monkeypatch.setattr(TimeLimit, "room", lambda self: -1.0 if self.over else 1.0)
+    summary = train(make("train.steps=200", "train.validate_every=200", "train.max_seconds=8"), tmp_path / "run")
+    assert summary["status"] == "time_up"
+    assert summary["best"]["step"] == summary["steps"] == checkpoint(tmp_path / "run", "best")["step"]
+    assert 0 <= summary["best"]["value"] == checkpoint(tmp_path / "run", "best")["dice"] <= 1
+
+
+@pytest.mark.parametrize("seconds_a_voxel", [1e-12, 1.0])
+def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_voxel: float
+) -> None:
+    """No mirror images, less overlap and fewer cases, at least one."""
+    monkeypatch.setattr(CaseEvaluator, "_voxel_seconds", lambda self, network: seconds_a_voxel)
+    limit = "train.max_seconds=1e9" if seconds_a_voxel < 1 else "train.max_seconds=2000"
+    config = make("train.steps=2", limit, "infer.flip_axes=[0]", "data.split.fraction=0.5")
+    monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
+    summary = train(config, tmp_path / "run")
+    shorter = summary["accelerators"].get("shorter validation")
+    assert (shorter is not None) is (seconds_a_voxel == 1.0)
+    if shorter is not None:
+        assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
+    assert 0 <= summary["best"]["value"] <= 1
+
+
+def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    cache = f"cache.dir={tmp_path / 'cache'}"
+    train(make("train.steps=1", cache), tmp_path / "first")  # prepares the cases
+    with pytest.raises(ValueError, match=r"train.max_seconds=0.001: no time is left to train"):
+        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    cache = f"cache.dir={tmp_path / 'cache'}"
+    with pytest.raises(ValueError, match=r"the time was up when 1 of 6 cases were prepared"):
+        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
+    assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
+
+
+def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    train(make("train.steps=5", "train.validate_every=3", "train.checkpoint_every=100"), tmp_path / "run")
+    assert checkpoint(tmp_path / "run", "last")["step"] == 5
+    assert [record["step"] for record in metrics(tmp_path / "run", "validation")] == [3, 5]
+
+
+def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.ndarray]) -> Path:
+    """A copy of a data set whose label maps are what `keep` makes of them, by their number."""
+    copy = Path(shutil.copytree(source, folder / "copy"))
+    for number, path in enumerate(sorted((copy / "labelsTr").iterdir())):
+        volume = read_nifti(path)
+        write_nifti(path, keep(number, volume.array[0]).astype(np.uint8), volume.affine)
+    return copy
+
+
+BY_NUMBER = ("data.split.by=list", "data.split.validation=[phantom_000, phantom_001]")
+
+
+@pytest.mark.parametrize(("empty", "message"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
+def test_a_split_without_a_labelled_voxel_ends_before_the_training(
+    folder: Path, make: Callable[..., RunConfig], tmp_path: Path, empty: range, message: str
+) -> None:
+    source = relabelled(tmp_path, Path(make().data.source), lambda number, label: label * (number not in empty))
+    with pytest.raises(ValueError, match=rf"dataset.json: .*all {message} \(.*only the background"):
+        train(config_of(source, tmp_path / "cache", *BY_NUMBER), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_in_one_case_is_told_once_and_recorded(
+    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep(number: int, label: np.ndarray) -> np.ndarray:
+        label = label.copy()
+        label[10:14, 16:24, 16:24] = 2 * (number == 0)
+        return label
+
+    source = relabelled(tmp_path, Path(make().data.source), keep)
+    declared = json.loads((source / "dataset.json").read_text())
+    (source / "dataset.json").write_text(json.dumps({**declared, "labels": {"0": "background", "1": "a", "2": "b"}}))
+    config = config_of(source, tmp_path / "cache", "train.steps=1")
+    train(config, tmp_path / "run")
+    results = [message for message in caplog.messages if "fewer than 2 cases" in message]
+    assert len(results) == 1
+    assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", results[0])
+    assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == results
+
+
+def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS).mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty; add --resume"):
+        train(make(), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", CHECKPOINTS}
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_start_can_be_repeated(tmp_path: Path, existed: bool) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 24, 24), seed=3)
+    image = source / "imagesTr" / "phantom_001.nii.gz"
+    good = image.read_bytes()
+    image.write_bytes(good[:100])
+    out = tmp_path / "run"
+    if existed:
+        out.mkdir()
+    config = config_of(source, tmp_path / "cache", "train.steps=2")
+    with pytest.raises(ValueError, match=r"phantom_001\.nii\.gz"):
+        train(config, out)
+    assert out.exists() == existed
+    image.write_bytes(good)
+    assert train(config, out)["status"] == "finished"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_a_start_that_fails_late_leaves_nothing(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Even after run.yaml was written."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(run, "environment", fail)
+    with pytest.raises(type(error)):
+        train(make(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    make: Callable[..., RunConfig], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    torch.manual_seed(99)
+    train(make(), tmp_path / "same")
+    assert_same_run(tmp_path / "same", finished[0])
+    train(make("train.seed=1"), tmp_path / "other")
+    losses = [[record["loss"] for record in metrics(out, "train")] for out in (finished[0], tmp_path / "other")]
+    assert all(one != other for one, other in zip(*losses, strict=True))
+
+
+def test_validation_uses_the_average(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves it as it is; what becomes of the weights does not matter to it."""
+    seen = []
+
+    def spy(parts: Any, network: Any, seconds: list[float], **_: Any) -> Any:
+        assert network is parts.validated is parts.step.update.average
+        before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
+        dice = validate(parts, parts.validated)
+        assert_equal(dict(parts.step.update.average.state_dict()), before)
+        parts.step.update.weights.load_state_dict(
+            {name: torch.zeros_like(value) for name, value in parts.step.update.weights.state_dict().items()}
+        )
+        assert validate(parts, parts.validated).mean == dice.mean  # whatever the weights are
+        seen.append(dice.mean)
+        return dice
+
+    monkeypatch.setattr("hasten.training.validate.validate", spy)
+    train(make("train.steps=4"), tmp_path / "run")
+    assert len(seen) == 1
+    last, best = checkpoint(tmp_path / "run", "last"), checkpoint(tmp_path / "run", "best")
+    assert_equal(dict(best["weights"]), dict(last["average"]))
+
+
+def test_without_an_average_validation_uses_the_weights_and_training_goes_on(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """A validation puts the network itself into its mode for evaluation; dropout must be on again after it."""
+    often, once = tmp_path / "often", tmp_path / "once"
+    train(make("train.ema=0", "train.steps=4", "train.validate_every=1"), often)
+    train(make("train.ema=0", "train.steps=4", "train.validate_every=4"), once)
+    assert_equal(checkpoint(often, "last")["network"], checkpoint(once, "last")["network"])
+    assert checkpoint(often, "last")["average"] is None
+
+
+@pytest.mark.parametrize("logs", [pytest.param(200, marks=pytest.mark.slow), 1])
+def test_a_loss_of_nan_ends_the_run_and_keeps_the_checkpoints(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: int
+) -> None:
+    """Also where the next log line is far behind the next checkpoint."""
+    monkeypatch.setattr(loop, "_LOGS", logs)
+    out = tmp_path / "run"
+    with at_step(6, "nan"), pytest.raises(ValueError, match=r"nan at step \d: lower train\.learning_rate") as error:
+        train(make(), out)
+    assert "holds the last good state" in str(error.value)
+    for name in ("best", "last"):
+        assert checkpoint(out, name)["step"] == 4
+    assert all(math.isfinite(float(value.sum())) for value in checkpoint(out, "last")["network"].values())
+    assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
+
+
+@pytest.mark.parametrize("often", ["validate", "checkpoint"])
+def test_weights_of_nan_are_never_saved(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: str
+) -> None:
+    """Neither as the best nor as the last, before any log line has said that the loss is nan."""
+    monkeypatch.setattr(loop, "_LOGS", 1)
+    every = {"train.validate_every": 14, "train.checkpoint_every": 14, f"train.{often}_every": 4}
+    with at_step(2, "nan"), pytest.raises(ValueError, match="norm of the weights is nan at step 4"):
+        train(make(*(f"{name}={value}" for name, value in every.items())), tmp_path / "run")
+    assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
+
+
+def test_a_full_disk_says_how_to_go_on(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plain = tmp_path / "run", loop.write_checkpoint
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        if content["step"] == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_checkpoint", full)
+        with pytest.raises(ValueError, match=r"No space left on device.*hasten train --resume --out"):
+            train(make("train.checkpoint_every=2"), out)
+    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 2
+    assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
+
+
+class Watch:
+    """Stands in for a progress display."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
+        self.calls.append(("start", total_steps, target, metric))
+
+    def tell(self, text: str) -> None:
+        """Lines of the start are looked at by the tests of the command line."""
+
+    def expect(self, total_steps: int, limit_s: float) -> None:
+        self.calls.append(("expect", total_steps, limit_s))
+
+    def update(self, step: int, **values: float) -> None:
+        self.calls.append(("update", step, *sorted(values)))
+
+    def stop(self, message: str = "") -> None:
+        self.calls.append(("stop",))
+
+
+def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    watch = Watch()
+    train(make("train.steps=2", "train.target=0.99"), tmp_path / "run", progress=watch)  # type: ignore[arg-type]
+    logged = ("loss", "samples_per_s", "wait_share")
+    assert watch.calls == [
+        ("start", 2, 0.99, "dice"),
+        ("expect", 2, math.inf),
+        ("update", 1, *logged),
+        ("expect", 2, math.inf),
+        ("update", 2, *logged),
+        ("update", 2, "score"),
+        ("stop",),
+    ]
+
+
+def write_membranes(folder: Path, count: int) -> Path:
+    """Dark curves on a bright noisy ground, of several sizes, as 8-bit pictures."""
+    rng = np.random.default_rng(0)
+    for name in ("images", "labels"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        height, width = 48 + 4 * (number % 2), 56
+        y, x = np.mgrid[:height, :width]
+        phase = rng.uniform(0, 6, 2)
+        wave = np.sin(x / 5 + phase[0]) + np.cos(y / 6 + phase[1])
+        label = (np.abs(wave) < 0.35).astype(np.uint8)
+        image = np.clip(170 - 110 * label + rng.normal(0, 12, label.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(image).save(folder / "images" / f"slice_{number}.png")
+        Image.fromarray(label).save(folder / "labels" / f"slice_{number}.png")
+    (folder / "labels.json").write_text(json.dumps({"0": "inside", "1": "membrane"}))
+    return folder
+
+
+@pytest.mark.parametrize("channels_last", [pytest.param("false", marks=pytest.mark.slow), "true"])
+def test_pictures_train(tmp_path: Path, channels_last: str) -> None:
+    summary = train(
+        config_of(
+            write_membranes(tmp_path / "set", 6),
+            tmp_path / "cache",
+            "sample.patch=[1,32,32]",
+            "network.strides=[[1,2,2]]",
+            f"train.channels_last={channels_last}",
+            "train.steps=40",
+            "train.validate_every=20",
+            "train.learning_rate=0.02",
+            "network.dropout=0",
+        ),
+        tmp_path / "run",
+    )
+    assert summary["best"]["value"] > 0.7
+    best = checkpoint(tmp_path / "run", "best")
+    assert best["spatial_dims"] == 2
+    assert best["labels"] == {"0": "inside", "1": "membrane"}
+    assert all(value.ndim in (0, 1, 4) for value in best["weights"].values())

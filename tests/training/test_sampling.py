@@ -1,0 +1,294 @@
+"""What a run draws its batches from, and when that is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.augment.program import Program
+from hasten.config.decision import Accelerator, Accelerators
+from hasten.observe.compare import Compared, Comparison
+from hasten.sample.share import WHOLE, Share
+from hasten.training import sampling
+from tests.augment.stores import random_store
+from tests.training.choose.test_autotune import limited_to, planned
+
+
+def settled_with_switches(planned: Any, share: Share = WHOLE, **limit: Any) -> tuple[Any, Program, Accelerators]:
+    return sampling.choose_program(planned, ARENA, share, **limit)
+
+
+def choose_program(planned: Any, **limit: Any) -> tuple[Any, Program, Accelerator]:
+    result, program, engaged = settled_with_switches(planned, **limit)
+    assert set(engaged) == {"compiled batch program"}
+    return result, program, engaged["compiled batch program"]
+
+
+GIVEN = "set in the configuration"
+
+
+class Clock:
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Programs:
+    """Stands in for `make_segment`: an eager batch takes `seconds`, whatever is compiled works or fails."""
+
+    def __init__(self, clock: Clock, seconds: float, works: bool = True) -> None:
+        self.clock, self.seconds, self.works = clock, seconds, works
+        self.made: list[bool] = []
+        self.fused: list[bool] = []
+        self.fused_image = 0.0
+        self.batches = 0
+        self.chain: Any = None
+        self.cases: Any = None
+        self.store: Any = None
+
+    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, compile: bool, fuse: bool, **more: Any) -> Any:
+        self.made.append(compile)
+        self.fused.append(fuse)
+        self.chain, self.cases, self.store = chain, train_cases, cases.store
+
+        def batch(step: int) -> dict[str, torch.Tensor]:
+            self.batches += 1
+            # The first batch of a process is slower than the others, and one is disturbed.
+            self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
+            return {"image": torch.full((4,), self.fused_image if fuse else 0.0)}
+
+        why = ("compiled in 3.0 s" if self.works else "compiling failed: no compiler") if compile else ""
+        made = SimpleNamespace(compiled=compile and self.works, why=why)
+        return _Callable(batch, made)
+
+
+class _Callable:
+    device = torch.device("cpu")
+    prepared_on_host = False
+    stages = ()
+
+    def __init__(self, call: Any, facts: SimpleNamespace) -> None:
+        self.call, self.compiled, self.why = call, facts.compiled, facts.why
+
+    def __call__(self, step: int) -> Any:
+        return self.call(step)
+
+
+def judged(gain: float) -> Comparison:
+    """Five rounds in which the other program was so many times as fast."""
+    arm = Compared(
+        arm="other", base_s=gain, arm_s=1.0, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why=""
+    )
+    return Comparison(base="eager", seconds={"eager": [gain] * 5, "other": [1.0] * 5}, others=0.0, arms={"other": arm})
+
+
+STORE = random_store([(8, 8, 8)], num_channels=2)
+ARENA: Any = SimpleNamespace(store=STORE, part=None, pages=None, index=lambda ids: ids)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    clock = Clock()
+    made = Programs(clock, seconds=0.1)
+    monkeypatch.setattr("hasten.nets.recompute.measure.time", clock)
+    monkeypatch.setattr(sampling, "make_segment", made)
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
+    return made
+
+
+def markers(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "measured").glob("kernel-*"))
+
+
+ELSEWHERE = "meta"
+"""A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
+
+
+def test_on_a_cpu_half_of_a_batch_s_time_is_saved_and_compiling_is_to_pay_three_times(
+    tmp_path: Path, programs: Programs
+) -> None:
+    _, program, engaged = choose_program(planned(tmp_path, steps=3500))
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "in 3500 steps; compiling is not tried: it would take about 60 s and save about 175 s" in engaged.reason
+    programs.batches = 0
+    assert choose_program(planned(tmp_path, steps=3700))[1].compiled
+
+
+def test_nothing_is_compiled_for_times_of_a_busy_machine(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 1.0)
+    _, program, engaged = choose_program(planned(tmp_path, steps=100_000))
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "other programs use 1.0 cores" in engaged.reason
+
+
+def test_nothing_is_compiled_beyond_a_tenth_of_the_time(tmp_path: Path, programs: Programs) -> None:
+    """Compiling takes about 60 s: of 500 s that is too much, whatever it saves, and of 1,000 s it is not."""
+    run = planned(tmp_path, steps=100_000)
+    assert not choose_program(run, experiments=limited_to(500.0))[1].compiled
+    assert programs.made == [False]
+    programs.batches = 0
+    assert choose_program(run, experiments=limited_to(1000.0))[1].compiled
+
+
+def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, device=ELSEWHERE, steps=100)
+    result, program, engaged = choose_program(run)
+    assert programs.made == [False]
+    assert programs.batches == 3
+    assert not program.compiled
+    assert (engaged.on, result.config.sample.compile) == (False, False)
+    assert "an eager batch takes 100 ms in 100 steps" in engaged.reason
+    assert markers(tmp_path) == []
+
+
+def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
+    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=400)
+    result, program, engaged = choose_program(long)
+    assert programs.made == [False, True]
+    assert program.compiled
+    assert (engaged.on, result.config.sample.compile) == (True, True)
+    assert engaged.reason.endswith("; compiled in 3.0 s")
+    assert len(markers(tmp_path)) == 1
+    # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
+    _, program, engaged = choose_program(short)
+    assert program.compiled
+    assert "a kernel compiled by an earlier run" in engaged.reason
+    other = planned(tmp_path, device=ELSEWHERE, steps=400, sample={"noise_prob": 0.77})
+    assert not choose_program(other)[1].compiled
+    assert len(markers(tmp_path)) == 1
+
+
+def test_a_compiled_program_that_is_no_faster_is_left(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
+    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    assert programs.made == [False, True]
+    assert not program.compiled
+    assert (engaged.on, result.config.sample.compile) == (False, False)
+    assert "but it is not certainly faster: same: 1.00 times" in engaged.reason
+    assert markers(tmp_path) == []
+
+
+def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
+    programs.works = False
+    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    assert not program.compiled
+    assert (engaged.on, result.config.sample.compile) == (False, False)
+    assert "compiling failed: no compiler" in engaged.reason
+    assert markers(tmp_path) == []
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
+    result, program, engaged = choose_program(planned(tmp_path, steps=100, sample={"compile": compile}))
+    assert programs.made == [compile]
+    assert programs.batches == 0
+    assert program.compiled is engaged.on is result.config.sample.compile is compile
+    assert engaged.reason.startswith(GIVEN)
+
+
+def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
+    (tmp_path / "file").write_text("")
+    assert choose_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000))[1].compiled
+
+
+def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
+    choose_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3))
+    assert programs.cases == ("a", "b")
+    assert programs.chain.ops[0].spacing == (5.0, 2.0, 1.0)
+    assert programs.store.spatial_dims == 3
+    # Cases of several spacings are resampled to their median.
+    choose_program(planned(tmp_path, steps=100))
+    assert programs.chain.ops[0].spacing == (2.0, 1.0, 1.0)
+
+
+def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, steps=100_000, batch_size=2)
+    _, program, engaged = settled_with_switches(run, Share(0, 2))
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "several processes" in engaged["compiled batch program"].reason
+
+
+def test_only_the_steps_that_fit_into_the_time_count(tmp_path: Path, programs: Programs) -> None:
+    """Of 0.3 s, of which a batch takes a third."""
+    run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
+    _, program, engaged = choose_program(run, experiments=limited_to(90.0), step_seconds=0.2)
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "in 300 steps; compiling is not tried" in engaged.reason
+    programs.batches = 0
+    assert not choose_program(run, experiments=limited_to(-1.0), step_seconds=0.2)[1].compiled
+    programs.batches = 0
+    assert choose_program(run, experiments=limited_to(1200.0), step_seconds=0.2)[1].compiled
+
+
+def test_on_a_gpu_the_batch_program_is_compiled_where_that_is_set_alone(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, device="cuda", steps=100_000)
+    assert choose_program(run)[2].set_by == "default"
+    assert programs.made == [False]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
+    """A device on which Triton works, and a chain that can be fused."""
+    monkeypatch.setattr(sampling, "triton_works", lambda device: True)
+    monkeypatch.setattr(sampling, "fused_places", lambda stages: [1])
+    monkeypatch.setattr(sampling, "_build_kernels", lambda segment: None)
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
+    return programs
+
+
+@pytest.mark.parametrize(
+    ("steps", "gain", "image", "on", "why"),
+    [
+        (100_000, 2.0, 0.0, True, "measured faster: 2.00 times"),
+        (100_000, 1.0, 0.0, False, "not certainly faster"),
+        (100_000, 2.0, 0.1, False, "its batches are not those of the operations one by one"),
+        (10, 2.0, 0.0, False, "not 3 times as much"),
+    ],
+)
+def test_fused_kernels_must_be_faster_and_right(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch, steps: int, gain: float, image: float, on: bool,
+    why: str,
+) -> None:  # fmt: skip
+    card.fused_image = image
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain))
+    _, program, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=steps))
+    assert engaged["fused batch kernels"].on is on
+    assert why in engaged["fused batch kernels"].reason
+    assert card.fused == ([False, True] if steps > 10 else [False])
+    assert not program.compiled
+
+
+def test_a_compiled_program_or_another_chain_is_not_fused(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(tmp_path, device="cuda", steps=100_000, sample={"compile": True})
+    assert "fused batch kernels" not in settled_with_switches(run)[2]
+    monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
+    run = planned(tmp_path, device="cuda", steps=100_000)
+    assert "fused batch kernels" not in settled_with_switches(run)[2]
+
+
+def test_kernels_that_fail_leave_the_program_as_it_is(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no kernel\nat all")
+
+    monkeypatch.setattr(sampling, "_alike", fails)
+    _, _, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=100_000))
+    assert not engaged["fused batch kernels"].on
+    assert engaged["fused batch kernels"].reason == "it failed: no kernel"
