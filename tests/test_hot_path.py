@@ -15,7 +15,8 @@ FILES = sorted(
         *SOURCE.glob("augment/*.py"),
         *SOURCE.glob("sample/*.py"),
         *SOURCE.glob("feed/*.py"),
-        *(SOURCE / f"train/{name}.py" for name in ("step", "update", "precision", "capture")),
+        *(SOURCE / f"training/{name}.py" for name in ("step", "update", "capture")),
+        SOURCE / "runtime" / "precision.py",
         *SOURCE.glob("monai/workflow/*.py"),
         *SOURCE.glob("optim/*.py"),
     ]
@@ -42,7 +43,7 @@ ALLOWED: set[tuple[str, str]] = {
     # Only where cases lie on the disk, and the host draws and makes their samples: the tensors are its own.
     ("augment/program.py", "Segment._read_ahead"),
     # Only where transforms run on whole cases, or whole samples are handed over: the host draws and reads its own.
-    ("augment/program.py", "Segment._prepared"),
+    ("augment/program.py", "HostSource.begin"),
     ("augment/program.py", "_whole"),
 }
 """(file below src/hasten, qualified function): work that is done once, outside the step. Say why beside each."""

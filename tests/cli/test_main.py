@@ -228,7 +228,7 @@ def test_a_plan_prints_what_is_done_to_a_patch(
         "network.strides": {"value": [[2, 2, 2]] * 4, "reason": "each level halves the axes"},
     }
     decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row], "decisions": decisions})
-    monkeypatch.setitem(sys.modules, "hasten.training.plan", decided)
+    monkeypatch.setitem(sys.modules, "hasten.training.choose.budget", decided)
     output = run("plan", data, "--out", tmp_path / "p.json").stdout
     assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in output
     assert "sample.patch     [40, 56, 40]  a patch holds a whole case" in output
