@@ -291,28 +291,35 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER: dict[str, dict[str, Any]] = {
-    "cache": {"shard_dirs": []},
-    "distribute": {"average_every": 8, "exchange": "file", "strategy": "local_sgd"},
-    "infer": {"flip_below": 1.0, "size_spread": 0.0, "sums": "fp32"},
-    "sample": {"stage_voxels": True},
-    "train": {"compile_blocks": False, "validate_async": False},
+_FORMER_FIELDS = {
+    ("cache", "shard_dirs"): [],
+    ("distribute", "average_every"): 8,
+    ("distribute", "exchange"): "file",
+    ("infer", "flip_below"): 1.0,
+    ("infer", "size_spread"): 0.0,
+    ("infer", "sums"): "fp32",
+    ("sample", "stage_voxels"): True,
+    ("train", "compile_blocks"): False,
+    ("train", "validate_async"): False,
 }
-"""Fields of earlier versions with their defaults, and a choice that is gone: run directories hold every field."""
+"""Fields of earlier versions, and their defaults: run directories hold every field."""
+_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd"}
+"""Fields that stay, and a value of earlier versions."""
 
 
 def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
     """The settings of a file without those of earlier versions, so that old runs stay of use; a log line names them."""
-    tree, gone = dict(tree), list[str]()
-    for section, former in _FORMER.items():
-        fields: Any = tree.get(section)
-        for name in former if isinstance(fields, dict) else ():
-            if name in fields and (name != "strategy" or fields[name] == former[name]):
-                gone += [f"{section}.{name}={fields[name]}"] * (name == "strategy" or fields[name] != former[name])
-                tree[section] = {key: value for key, value in tree[section].items() if key != name}
+    kept = {section: dict(fields) if isinstance(fields, dict) else fields for section, fields in tree.items()}
+    gone: list[str] = []
+    for (section, name), value in (*_FORMER_FIELDS.items(), *_FORMER_CHOICES.items()):
+        fields, is_field = kept.get(section), (section, name) in _FORMER_FIELDS
+        if isinstance(fields, dict) and name in fields and (is_field or fields[name] == value):
+            given = fields.pop(name)
+            if not is_field or given != value:
+                gone.append(f"{section}.{name}={given}")
     if gone:
         log.warning("%s: %s: of an earlier version; left out, as if never set", where, ", ".join(gone))
-    return tree
+    return kept
 
 
 def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:
