@@ -162,9 +162,9 @@ def existing(folder: Path) -> Path:
 def printable(text: str) -> str:
     """`text` with every character that steers a terminal or turns the reading direction written as JSON does.
 
-    Line breaks and tabs stay. File names may hold anything.
+    Line breaks, tabs and no-break spaces stay. File names may hold anything.
     """
-    return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() or each in "\n\t\xa0" else json.dumps(each)[1:-1] for each in text)
 
 
 def last_line(error: BaseException) -> str:

@@ -53,7 +53,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
     try_: Annotated[
         bool,
-        typer.Option("--try", help="Script: measure more workers and autocast. Machine: also try torch.compile.."),
+        typer.Option("--try", help="Script: measure more workers and autocast. Machine: also try torch.compile."),
     ] = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")

@@ -44,14 +44,16 @@ def profile(
 
     from hasten.doctor.profile.take import take
     from hasten.doctor.profile.write import write
+    from hasten.observe.clock import Clock
     from hasten.observe.ranges import NVTX
 
+    if not NVTX:
+        empty_folder(out)
+    clock = Clock(tell=lambda text: echo(text, err=True))
+    measurement = take(config, steps=steps, cases=cases, with_profiler=not NVTX, clock=clock)
     if NVTX:
-        measurement = take(config, steps=steps, cases=cases, with_profiler=False)
         echo(f"a step takes {1e3 * measurement.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
         return
-    empty_folder(out)
-    measurement = take(config, steps=steps, cases=cases)
     write(measurement, out, reports=selection[0], formats=selection[1])
     echo("\n".join(_summary_lines(out)))
 

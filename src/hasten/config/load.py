@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import logging
 import math
 import re
 import reprlib
@@ -26,6 +27,7 @@ from hasten.config.words import field_called
 from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
 from hasten.files import expanded
 
+log = logging.getLogger(__name__)
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10
 """Mistakes in one error."""
@@ -161,7 +163,7 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
     mistakes: list[str] = []
     if path is not None:
         document = read_document(path)
-        settings = document.tree
+        settings = _without_former(document.tree, str(path))
         in_order = sorted(document.lines.items(), key=lambda item: item[1])
         origins = {key: f"{path}:{line}" for key, line in in_order}
         mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
@@ -205,7 +207,7 @@ def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dic
 
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
-    config, located = checked_as(RunConfig, tree)
+    config, located = checked_as(RunConfig, _without_former(tree, where))
     mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in located] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
@@ -289,7 +291,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER = {
+_FORMER_FIELDS = {
     ("cache", "shard_dirs"): [],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
@@ -301,16 +303,23 @@ _FORMER = {
     ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""
+_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd"}
+"""Fields that stay, and a value of earlier versions."""
 
 
-def _without_former(tree: dict[Any, Any]) -> dict[Any, Any]:
-    """`tree` without fields of earlier versions that are at their default; another value stays, and is a mistake."""
-    tree = dict(tree)
-    for (section, name), default in _FORMER.items():
-        fields = tree.get(section)
-        if isinstance(fields, dict) and fields.get(name) == default:
-            tree[section] = {key: value for key, value in fields.items() if key != name}
-    return tree
+def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+    """The settings of a file without those of earlier versions, so that old runs stay of use; a log line names them."""
+    kept = {section: dict(fields) if isinstance(fields, dict) else fields for section, fields in tree.items()}
+    gone: list[str] = []
+    for (section, name), value in (*_FORMER_FIELDS.items(), *_FORMER_CHOICES.items()):
+        fields, is_field = kept.get(section), (section, name) in _FORMER_FIELDS
+        if isinstance(fields, dict) and name in fields and (is_field or fields[name] == value):
+            given = fields.pop(name)
+            if not is_field or given != value:
+                gone.append(f"{section}.{name}={given}")
+    if gone:
+        log.warning("%s: %s: of an earlier version; left out, as if never set", where, ", ".join(gone))
+    return kept
 
 
 def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:
@@ -321,7 +330,7 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
     # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
     from pydantic import TypeAdapter, ValidationError
 
-    adapter, tree = TypeAdapter(cls), _without_former(tree)
+    adapter = TypeAdapter(cls)
     mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
     try:
         return adapter.validate_python(tree, extra="forbid"), mistakes

@@ -296,7 +296,7 @@ def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
     assert result.gain is not None
     assert result.once > 0
     train(apply_changes(config, plan_run(config).config, start, arm, ()), tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]["compiled network"]["on"]
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["accelerators"]["compiled network"]["on"]
 
 
 def test_the_command_takes_yaml_overrides_and_the_folder_of_a_run(

@@ -54,17 +54,20 @@ class Taken:
     notes: tuple[str, ...]
 
 
-def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bool = True) -> Taken:
+def take(
+    config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bool = True, clock: Clock | None = None
+) -> Taken:
     """Put the run together as `train` does and profile `steps` steps, a validation of `cases` and a checkpoint.
 
-    Only the cache is written to. Raises ValueError for what is wrong with the settings or the data.
+    Only the cache is written to. clock: is told what begins, such as timing. Raises ValueError for what is wrong with
+    the settings or the data.
     """
     assert steps >= 1
     notes = []
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    components = prepare_run(config, None, Clock())
+    components = prepare_run(config, None, clock or Clock())
     if components.planned.device.type == "cuda":
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
     compiled = components.accelerators["compiled network"].on
