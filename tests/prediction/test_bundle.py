@@ -72,6 +72,7 @@ def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, lea
         image[:2] = image.min()
         save(tmp_path / "images" / f"{name}.nii.gz", image, affine)
     in_microns = nib.load(tmp_path / "images/LPS.nii.gz")
+    in_microns.header.set_zooms([1e3 * side for side in in_microns.header.get_zooms()])  # MONAI goes by these
     in_microns.set_sform(np.diag([1e3, 1e3, 1e3, 1.0]) @ in_microns.affine)
     in_microns.header.set_xyzt_units("micron")
     nib.save(in_microns, tmp_path / "images" / "microns.nii.gz")

@@ -193,17 +193,6 @@ class Against(nn.Module):
         return torch.cat([torch.zeros_like(score), score], 1)
 
 
-@pytest.mark.parametrize("sums", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("mode", ["gaussian", "constant"])
-@pytest.mark.parametrize("on_host", [False, True])
-def test_labels_with_other_sums(sums: Any, mode: Any, on_host: bool) -> None:
-    network, volumes = conv_net(3, 2, 3), volumes_of((9, 8, 7), (4, 4, 12))
-    how = make(whole_up_to=0, sums=sums, mode=mode, sums_on_host=on_host)
-    for position, result in infer_labels(network, volumes, how):
-        scores = sliding_window(network, volumes[position], dataclasses.replace(how, sums="fp32"))
-        assert (result == scores.argmax(0)).float().mean() > (0.999 if sums == "fp32" else 0.97)
-
-
 def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCaptureFixture) -> None:
     class Small(Recorder):
         """Fails as a card does for what is larger than a window, and for three windows at once."""
