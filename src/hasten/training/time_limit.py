@@ -140,17 +140,19 @@ class TimeLimit:
         return math.floor(remaining_s / self._step_s), step + max(1, after)
 
     def allows_validation(self, trained_s: float) -> bool:
-        """Whether a validation before the last one fits: beside the last one, and as a share of the time so far.
+        """Whether a validation before the last one fits: beside the last one, steps of the same time between them, and
+        as a share of the time so far.
 
-        The share does not matter where there is time for the whole schedule with all its validations, nor for the first
-        one from half of the time on: it tells what the last one needs, for which more is kept while nobody knows.
+        The share does not matter where there is time for the whole schedule with all its validations. From half of the
+        time on, the first one only has to fit beside the last: it tells what that needs, for which too much is kept
+        while nobody knows, as windows of background cost nothing.
         """
         if self.seconds is None:
             return True
-        fits = self.left_s - self.closing_s > 2 * self.validation_s
         validating_s = self._validating_s + self.validation_s
         in_share = validating_s <= self._share * (validating_s + trained_s)
-        fits &= self._all_fits or in_share or self._is_untimed_at_half
+        fits = self.left_s - self.closing_s > 3 * self.validation_s and (self._all_fits or in_share)
+        fits |= self._is_untimed_at_half and self.room() > 2 * self.validation_s
         return broadcast_from_rank0(self.world, fits)
 
     def validated(self, seconds: float) -> None:
