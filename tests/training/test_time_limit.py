@@ -33,6 +33,8 @@ class Simulated:
     has_target: bool = False
     budget: str | None = None
     validate_from: float = 0.0
+    repeated: float = 0.1
+    """Share of a validation that the report's examples take."""
     warm: int = 0
     """Steps before a CUDA graph, which take twenty times as long."""
     taken_s: float = 0.0
@@ -61,7 +63,7 @@ class Simulated:
         parts: Any = SimpleNamespace(
             train=train, step=step, paced=paced, validated=torch.nn.Identity(), captured=captured
         )
-        evaluator: Any = SimpleNamespace(repeated=0.1, fit=self.fit)
+        evaluator: Any = SimpleNamespace(repeated=self.repeated, fit=self.fit)
         limit = TimeLimit(parts, evaluator, lambda: self.now, self.reserve_s)
         limit.require(Clock())
         while True:
@@ -160,3 +162,14 @@ def test_the_first_validation_comes_at_half_of_the_time_at_the_latest() -> None:
     assert run.validations >= 2
     assert run.first_validation * 0.2 < 0.75 * (60 - 10)
     assert run.now > 0.97 * 60
+
+
+def test_a_validation_that_was_expected_to_take_much_longer_is_tried_at_half_of_the_time() -> None:
+    """As of volumes that are mostly background, and of so few cases that all of them are the report's examples."""
+    run = Simulated(
+        seconds=60.0, start_s=15.0, step_s=[0.2], validation_s=1.4, estimate=6.6, least=6.6, reserve_s=2.3, repeated=1.0
+    )
+    run.run()
+    assert run.validations == 2
+    assert run.first_validation * 0.2 < 0.75 * (60 - 15)
+    assert 0.96 * 60 < run.now <= 60
