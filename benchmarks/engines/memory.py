@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.harness import Claim
+from benchmarks.host_bytes import HostBytes
 
 SHARES = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Budgets, as shares of the bytes that a step keeps when nothing is recomputed."""
@@ -29,8 +30,8 @@ class Point(NamedTuple):
 def curve(network: Any, image: Any, loss_of: Callable[[Any], Any], shares: Sequence[float], rounds: int) -> list[Point]:
     """A step on a CPU within shares of the bytes that it holds otherwise; the budgets take turns."""
     from hasten.nets.recompute.apply import recompute, recompute_modules, undo
-    from hasten.nets.recompute.measure import HostBytes, seconds_of
     from hasten.nets.recompute.profile import occupied, profile_network
+    from hasten.runtime.device import seconds_of
 
     profile = profile_network(network, image)
     whole = occupied(profile, ()).peak

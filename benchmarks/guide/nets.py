@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from benchmarks.host_bytes import HostBytes
+
 
 def unet(channels: Iterable[int] = (16, 32, 64), *, dims: int = 3, seed: int = 0) -> nn.Module:
     """A MONAI UNet of one channel and two classes, with a residual unit a level."""
@@ -71,8 +73,6 @@ def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
 def peak_bytes(call: Callable[[], object], device: str) -> int:
     """Bytes of tensors that `call` makes, at most at once."""
     if device == "cpu":
-        from hasten.nets.recompute.measure import HostBytes  # Brings MONAI, which the processes of `ranks` need not.
-
         with HostBytes() as counted:
             call()
         return counted.peak

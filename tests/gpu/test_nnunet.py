@@ -54,10 +54,10 @@ def test_replayed_steps_train_as_plain_ones(
 ) -> None:
     plain, step = (step_of(tmp_path, optimizer, precision) for _ in range(2))
     graphed = GraphedStep(step, setting(tmp_path, iterations=250_000))
-    assert graphed._captured is not None, graphed.switch.reason
+    assert graphed._captured is not None, graphed.accelerator.reason
     wanted, expected = trained(plain, lambda image, target: plain(image, target, 0))
     losses, weights = trained(step, graphed)
-    assert graphed.switch.on, graphed.switch.reason
+    assert graphed.accelerator.on, graphed.accelerator.reason
     torch.testing.assert_close(torch.stack(losses), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     for left, right in zip(weights, expected, strict=True):
         assert (left - right).norm() <= 0.05 * right.norm()
@@ -82,7 +82,7 @@ def test_larger_passes_count_the_same(tmp_path: Path) -> None:
     epochs = []
     for on in (False, True):
         validation = Validation(step, long, partial(hard_counts, regions=False, ignore=None))
-        validation.switch, validation._undecided = Accelerator(on, "measured", ""), False
+        validation.accelerator, validation._undecided = Accelerator(on, "measured", ""), False
         results = [validation(*each) for each in batches()]
         validation.finish()
         epochs.append(results)
@@ -99,7 +99,7 @@ def test_the_first_batches_decide(tmp_path: Path) -> None:
     validation = Validation(step, setting(tmp_path, iterations=250_000), counts)
     results = [validation(*each) for each in batches()]
     validation.finish()
-    assert validation.switch.reason.startswith(f"{PER_PASS} batches take ")
+    assert validation.accelerator.reason.startswith(f"{PER_PASS} batches take ")
     assert all(result["loss"].isfinite() for result in results)
 
 

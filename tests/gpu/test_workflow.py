@@ -9,8 +9,8 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
+from hasten.monai.async_validate import AsyncValidation
 from hasten.monai.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
-from hasten.training.async_validate import AsyncValidation
 from tests.monai.workflow.parts import batches, loss, network
 
 

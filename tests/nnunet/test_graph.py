@@ -66,10 +66,10 @@ def assert_as_plain(tmp_path: Path, step: TrainStep, call: Any, optimizer: str =
 def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], tmp_path: Path, optimizer: str) -> None:
     step = step_of(tmp_path, optimizer)
     graphed = GraphedStep(step, setting(tmp_path))
-    assert graphed.switch.reason == "not captured yet"
+    assert graphed.accelerator.reason == "not captured yet"
     assert_as_plain(tmp_path, step, graphed, optimizer)
-    assert graphed.switch.on
-    assert "one CUDA graph" in graphed.switch.reason
+    assert graphed.accelerator.on
+    assert "one CUDA graph" in graphed.accelerator.reason
 
 
 def test_a_loader_may_use_its_memory_again(stand_in: type[FakeStream], tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeS
     step = step_of(tmp_path)
     graphed = GraphedStep(step, setting(tmp_path))
     assert_as_plain(tmp_path, step, graphed)
-    assert not graphed.switch.on
-    assert graphed.switch.reason == "capturing failed: operation not permitted when stream is capturing"
+    assert not graphed.accelerator.on
+    assert graphed.accelerator.reason == "capturing failed: operation not permitted when stream is capturing"
 
 
 def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStream], tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStre
         size = 1 if number == STEPS - 2 else 2
         value, expected = graphed(image[:size], target[:size]), plain(image[:size], target[:size], 0)
         torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
-    assert graphed.switch.on
+    assert graphed.accelerator.on
     graphed.close()
-    assert not graphed.switch.on
+    assert not graphed.accelerator.on
     graphed(*batch(STEPS))
 
 
 def test_what_is_not_captured_says_why(tmp_path: Path) -> None:
     step = step_of(tmp_path)
-    assert GraphedStep(step, setting(tmp_path, **LONG)).switch.reason == "there is no CUDA device"
+    assert GraphedStep(step, setting(tmp_path, **LONG)).accelerator.reason == "there is no CUDA device"
     step = dataclasses.replace(step, device=torch.device("cuda"))
     assert why_not_captured(step, setting(tmp_path, **LONG)) is None
     assert "1000 iterations" in str(why_not_captured(step, setting(tmp_path)))

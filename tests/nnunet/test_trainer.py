@@ -82,7 +82,7 @@ if __name__ == "__main__":
     trainer = get_trainer_from_args(*words, device=torch.device("cpu"))
     trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 8, 7
     trainer.on_train_start()
-    trainer._validation.switch = Accelerator(sys.argv[1] == "graph", "measured", "requested")
+    trainer._validation.accelerator = Accelerator(sys.argv[1] == "graph", "measured", "requested")
     trainer.on_train_start = lambda: None
     trainer.run_training()
     for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):

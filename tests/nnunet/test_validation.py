@@ -88,7 +88,7 @@ def test_each_batch_has_its_own_loss_and_counts(
     if batch_dice:
         step.network.decoder.deep_supervision = False  # type: ignore[union-attr]
     several = validation(step, tmp_path)
-    several.switch = Accelerator(True, "measured", "")
+    several.accelerator = Accelerator(True, "measured", "")
     assert_same(outputs(several), single(step))
     assert passes == [4, 3]
 
@@ -98,7 +98,7 @@ def test_a_cpu_runs_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     each = validation(step, tmp_path)
     assert_same(outputs(each), single(step))
     assert passes == [1] * BATCHES
-    assert each.switch == Accelerator(False, "default", "there is no CUDA device")
+    assert each.accelerator == Accelerator(False, "default", "there is no CUDA device")
 
 
 @pytest.mark.parametrize("faster", [False, True])
@@ -109,8 +109,8 @@ def test_the_first_batches_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     each = validation(step, tmp_path)
     passes = counted(monkeypatch)
     assert_same(outputs(each), single(step))
-    assert each.switch.on is faster
-    assert each.switch.reason.startswith("4 batches take ")
+    assert each.accelerator.on is faster
+    assert each.accelerator.reason.startswith("4 batches take ")
     assert {1, 4} <= set(passes)
     assert passes[-2:] == ([4, 3] if faster else [1, 1])
     passes.clear()
@@ -123,10 +123,10 @@ def test_a_lack_of_memory_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "_why_not", lambda step, setting: None if undecided else "set here")
     step = step_of(tmp_path, loss())
     each, passes = validation(step, tmp_path), counted(monkeypatch, largest=1)
-    each.switch = Accelerator(not undecided, "measured", "")
+    each.accelerator = Accelerator(not undecided, "measured", "")
     assert_same(outputs(each), single(step))
     assert passes == [4, *[1] * BATCHES]
-    assert each.switch == Accelerator(False, "measured", "memory is short for 4 batches")
+    assert each.accelerator == Accelerator(False, "measured", "memory is short for 4 batches")
 
 
 def test_what_is_not_measured_says_why(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ ARENA: Any = SimpleNamespace(store=STORE, part=None, pages=None, index=lambda id
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     clock = Clock()
     made = Programs(clock, seconds=0.1)
-    monkeypatch.setattr("hasten.nets.recompute.measure.time", clock)
+    monkeypatch.setattr("hasten.runtime.device.time", clock)
     monkeypatch.setattr(sampling, "make_segment", made)
     monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))

@@ -406,7 +406,7 @@ def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[t
     Raises ValueError if the chain names no keys.
     """
     if requested is not None:
-        names = (requested,) if isinstance(requested, str) else tuple(requested)
+        names = _as_tuple(requested)
         if not names:
             raise ValueError("keys is empty; name the entries that batches are to hold")
         return names, ()
@@ -441,11 +441,15 @@ def label_keys_of(cached: SplitCompose, keys: Sequence[str]) -> tuple[str, ...]:
 
 def check_label_keys(requested: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
     """Raises ValueError for a key that batches do not hold."""
-    names = (requested,) if isinstance(requested, str) else tuple(requested)
+    names = _as_tuple(requested)
     absent = [key for key in names if key not in keys]
     if absent:
         raise ValueError(f'label_keys: "{absent[0]}" is not among the keys of the batch {list(keys)}')
     return names
+
+
+def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _created(transforms: Sequence[Any]) -> set[str]:

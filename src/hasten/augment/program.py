@@ -128,19 +128,18 @@ class HostSource:
             per_case = segment.per_case(draws)
             if self.stages == 0:
                 samples = {key: _whole(each, draws.case) for key, each in segment.stored().items()}
-        # 2. Such samples are cases of their own, which the first stage reads wherever it runs.
-        cases = segment.stored()
-        if samples is not None:
-            draws, cases = _of_samples(draws), samples_as_cases(samples)[0]
-        # 3. The stages that run here.
-        batch = samples if self.stages == 0 else segment.run(range(self.stages), draws, cases=cases)
-        return DrawnBatch(draws, batch or {}, per_case)
+        # 2. The stages that run here. Such samples are cases of their own, which the first stage reads where it runs.
+        if samples is None:
+            return DrawnBatch(draws, segment.run(range(self.stages), draws, cases=segment.stored()), per_case)
+        draws = _of_samples(draws)
+        if self.stages > 0:
+            samples = segment.run(range(self.stages), draws, cases=samples_as_cases(samples)[0])
+        return DrawnBatch(draws, samples, per_case)
 
     def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
-        left = range(self.stages, len(segment.stages))
         if self.stages == 0:
             return segment.transformed(batch, draws)
-        return segment.run(left, draws, batch=batch)
+        return segment.run(range(self.stages, len(segment.stages)), draws, batch=batch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from hasten.prediction.infer import infer_labels
 from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory as keep_freed_memory
 from hasten.runtime.device import pick_device as pick_device
+from hasten.runtime.device import synchronize as synchronize
 from hasten.runtime.gc_control import collected_between_steps as collected_between_steps
 from hasten.runtime.measure import Trace as Trace
 from hasten.runtime.measure import agrees as agrees
@@ -36,12 +37,6 @@ from hasten.training.plan import with_train as with_train
 from hasten.training.prepare_cases import arena_of as arena_of
 from hasten.training.step import TrainStep as TrainStep
 from hasten.training.validate import validate
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the work that is queued on a GPU is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def loss_and_gradient(step: TrainStep, image: Tensor, label: Tensor) -> Trace:

@@ -36,7 +36,7 @@ class GraphedStep:
         self._captured = None if self._reason else CapturedStep(step=step, load=self._load, batch=self._batch)
 
     @property
-    def switch(self) -> Accelerator:
+    def accelerator(self) -> Accelerator:
         if self._captured is None:
             return Accelerator(False, "data", str(self._reason))
         return self._captured.accelerator

@@ -27,7 +27,7 @@ class Validation:
 
     def __init__(self, step: TrainStep, setting: StepSetting, counts: Callable[[Tensor, Tensor], Tensor]) -> None:
         reason = _why_not(step, setting)
-        self.switch = Accelerator(False, "default", reason or "not measured yet")
+        self.accelerator = Accelerator(False, "default", reason or "not measured yet")
         self._step, self._counts, self._undecided = step, counts, reason is None
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._results: list[dict[str, Tensor]] = []
@@ -35,7 +35,7 @@ class Validation:
     def __call__(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
         """A dict that holds the batch's `loss` and `counts` after `finish` at the latest."""
         result: dict[str, Tensor] = {}
-        several = self.switch.on or self._undecided
+        several = self.accelerator.on or self._undecided
         # A loader's batch is valid until the next one is requested.
         self._batches.append((image.clone(), target.clone()) if several else (image, target))
         self._results.append(result)
@@ -46,8 +46,8 @@ class Validation:
     def finish(self) -> None:
         """Run the batches that wait."""
         if self._undecided and len(self._batches) == PER_PASS:
-            self.switch, self._undecided = self._measured(), False
-        values = self._together() if self.switch.on and self._batches else None
+            self.accelerator, self._undecided = self._measured(), False
+        values = self._together() if self.accelerator.on and self._batches else None
         if values is None:
             values = self._one_by_one()
         for result, (loss, scores), (_, target) in zip(self._results, values, self._batches, strict=True):
@@ -62,13 +62,13 @@ class Validation:
         try:
             return evaluate(self._step, self._batches)
         except torch.OutOfMemoryError:
-            self.switch = Accelerator(False, "measured", f"memory is short for {PER_PASS} batches")
+            self.accelerator = Accelerator(False, "measured", f"memory is short for {PER_PASS} batches")
         release_memory()  # only here: the traceback keeps the tensors of the pass alive
         return None
 
     def _measured(self) -> Accelerator:
         if self._together() is None:
-            return self.switch
+            return self.accelerator
         calls = {"one by one": self._one_by_one, "together": self._together}
         comparison = compared(calls, self._step.device, base="one by one", seconds=_SECONDS)
         times = " and ".join(f"{1e3 * comparison.median(name):.1f} ms {name}" for name in calls)

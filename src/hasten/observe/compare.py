@@ -161,15 +161,6 @@ def judge(base: list[float], arm: list[float], least: float) -> tuple[float, flo
     return gain, low, high, _verdict_of(low, high, least) if enough else "unclear"
 
 
-def judge_unpaired(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
-    """Like `judge`, for times that were not interleaved: the intervals of the two medians, divided."""
-    base_low, base_high, enough = _interval(base)
-    arm_low, arm_high, arm_enough = _interval(arm)
-    gain = statistics.median(base) / max(statistics.median(arm), 1e-9)
-    low, high = base_low / max(arm_high, 1e-9), base_high / max(arm_low, 1e-9)
-    return gain, low, high, _verdict_of(low, high, least) if enough and arm_enough else "unclear"
-
-
 def _interval(values: list[float]) -> tuple[float, float, bool]:
     """Ends of the interval of the median at about 95 %, and whether there are values enough for one: at least 5."""
     values, n = sorted(values), len(values)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from hasten.config.size import size_text
-from hasten.nets.recompute.measure import seconds_of
 from hasten.prediction.bands import available_bytes
 from hasten.prediction.infer import Inference, network_scores
+from hasten.runtime.device import seconds_of
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,10 @@
-"""Which device a run uses."""
+"""Which device a run uses, and the time of the work that it queues."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 import torch
 
@@ -33,3 +35,18 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         names = "".join(f"cuda:{index}, " for index in range(count))
         raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
     return device
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the work that is queued on a GPU is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Wall time of a call with the work that it queues on a GPU, from the end of earlier work on."""
+    synchronize(device)
+    begin = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - begin

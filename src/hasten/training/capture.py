@@ -22,6 +22,7 @@ from hasten.nets.random_state import random_states, set_random_states
 from hasten.optim.average import average_share
 from hasten.optim.schedule import set_rate
 from hasten.runtime.batch_size import release_memory
+from hasten.runtime.device import synchronize
 from hasten.runtime.side_stream import SideStream
 from hasten.training.step import TrainStep
 
@@ -190,8 +191,7 @@ class CapturedStep:
 
     def _drop(self) -> None:
         """Free the graph, its memory, and the gradients of an aborted step."""
-        if self.step.device.type == "cuda":
-            torch.cuda.synchronize(self.step.device)
+        synchronize(self.step.device)
         if self._graph is not None:
             self._graph.reset()
         self._graph, self._loss, self.on = None, None, False

@@ -29,9 +29,9 @@ from hasten.files import first_line
 from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
-from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock
 from hasten.observe.cpu_load import BUSY, other_cores
+from hasten.runtime.device import seconds_of
 from hasten.runtime.measure import certainly_faster, compared
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
@@ -53,7 +53,7 @@ _COMPILE_SECONDS, _COMPILED_SAVES = 60.0, 0.5
 """Seconds that compiling a batch program for two cores and comparing it costs, and the share of a batch's time that it
 is likely to save."""
 _FUSE_SECONDS, _FUSED_SAVES = 10.0, 0.8
-"""Accelerator of fusing nnU-Net's chain on a GPU."""
+"""Seconds and share for fusing nnU-Net's chain on a GPU."""
 
 
 def choose_program(
@@ -250,7 +250,7 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     sample, train = planned.config.sample, planned.config.train
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
-    return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, True, least=least)
+    return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, keep_voxels=True, least=least)
 
 
 def _kernel_marker(planned: RunPlan) -> Path:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
+from hasten.runtime.device import synchronize
 from hasten.training.components import Evaluator, LoopComponents
 
 _CLOSING_S = 0.9
@@ -102,9 +101,7 @@ class TimeLimit:
         """Pace the schedule to the remaining time. trained_s: seconds spent in all steps of this process so far."""
         if self.seconds is None or step < self._due:
             return
-        if self.device.type == "cuda":
-            # Kernels that only wait in the queue have cost no time yet.
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)  # kernels that only wait in the queue have cost no time yet
         if not self._looked_again and broadcast_from_rank0(self.world, self._is_untimed_at_half):
             # A second look, at the speed that the machine has now.
             self.validation_s, self._looked_again = self._evaluator.fit(self._whole(), self._longest), True

@@ -16,8 +16,8 @@ from monai.networks.nets import BasicUNet, DynUNet, SegResNet, UNet
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.host_bytes import HostBytes
 from hasten.nets.recompute.apply import recompute, recompute_modules, undo
-from hasten.nets.recompute.measure import HostBytes
 from hasten.nets.recompute.profile import Block, ModuleCall, Profile, choose, occupied, profile_network
 from hasten.nets.surgery.operate import operate
 from hasten.nets.surgery.reclass import ClassSwap, swap_class
@@ -453,8 +453,6 @@ def test_the_counter_of_bytes_knows_views_and_what_was_there() -> None:
         assert (counted.live, counted.peak) == (40, 4040)
         del other
         assert counted.live == 0
-    with pytest.raises(MemoryError), HostBytes(limit=5000):
-        _ = (there + 1, there + 2)
 
 
 def test_the_report_tells_whether_the_budget_is_met() -> None:

@@ -11,8 +11,8 @@ from ignite.engine import Events
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hasten.monai.async_validate import AsyncValidation, Validated
 from hasten.nets.wrappers import unwrapped
-from hasten.training.async_validate import AsyncValidation, Validated
 
 
 class SmartCacheHandler:

@@ -217,27 +217,30 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
             iterations=self._iterations_left, several_ranks=self.is_ddp, loss_asks_host=asks_host(self.loss),
             idle=self._idle, memory=cache_dir(CacheConfig()) / "measured",
         )  # fmt: skip
-        self._step, self._switches = make_step(
+        self._step, self._accelerators = make_step(
             self.network, objective(self.loss), self.optimizer, self._setting, self.device, self.grad_scaler
         )
         self.network = self._step.network
         self._graphed = GraphedStep(self._step, self._setting)
         counts = partial(hard_counts, regions=labels.has_regions, ignore=labels.ignore_label)
         self._validation = Validation(self._step, self._setting, counts)
-        for name, each in self._switches.items():
+        for name, each in self._accelerators.items():
             self._log(name, each)
-        self._log_late_switches()
+        self._log_late_accelerators()
 
-    def _log_late_switches(self) -> None:
-        """Log the switches that the first epoch decides, where they have changed."""
-        switches = {"CUDA graph": self._graphed.switch, "larger batches of validation": self._validation.switch}
-        for name, each in switches.items():
-            if self._switches.get(name) != each:
+    def _log_late_accelerators(self) -> None:
+        """Log the accelerators that the first epoch decides, where they have changed."""
+        accelerators = {
+            "CUDA graph": self._graphed.accelerator,
+            "larger batches of validation": self._validation.accelerator,
+        }
+        for name, each in accelerators.items():
+            if self._accelerators.get(name) != each:
                 self._log(name, each)
-        self._switches |= switches
+        self._accelerators |= accelerators
 
-    def _log(self, name: str, switch: Accelerator) -> None:
-        self.print_to_log_file(f"Hasten: {name} {'on' if switch.on else 'off'}: {switch.reason}")
+    def _log(self, name: str, accelerator: Accelerator) -> None:
+        self.print_to_log_file(f"Hasten: {name} {'on' if accelerator.on else 'off'}: {accelerator.reason}")
 
     def on_train_end(self) -> None:
         self._graphed.close()
@@ -267,7 +270,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
     def on_validation_epoch_end(self, val_outputs: list[dict[str, Any]]) -> None:
         """All batches of the epoch are read at once."""
         self._validation.finish()
-        self._log_late_switches()
+        self._log_late_accelerators()
         losses, counts = (
             torch.stack([each[name] for each in val_outputs]).double().cpu().numpy() for name in ("loss", "counts")
         )

@@ -16,10 +16,10 @@ from hasten.config.plan import holds_a_case, median_shape, validation_steps, wit
 from hasten.config.schema import RunConfig
 from hasten.config.size import duration_text
 from hasten.nets.random_state import random_state_kept
-from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
 from hasten.optim.build import build_optimizer
+from hasten.runtime.device import seconds_of
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.variant import variant_of
 from hasten.training.choose.autotune import STEPS_SHARE, choose_variant, operated_net

@@ -1,10 +1,9 @@
-"""Measures the memory of a step on the host, and the time of a call."""
+"""The memory of a step on the host, tensor by tensor."""
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,27 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Wall time of a call with the work that it queues on a GPU, from the end of earlier work on."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
-
-
 class HostBytes(TorchDispatchMode):
     """Counts the bytes of the live tensors that were created within it, and their peak.
 
-    Temporary memory inside a single operation is not counted. limit: bytes at which MemoryError is raised, long
-    before the kernel would end the process.
+    Temporary memory inside a single operation is not counted.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.limit = limit
         self.live = self.peak = 0
         self._sizes: dict[int, int] = {}
 
@@ -47,8 +33,6 @@ class HostBytes(TorchDispatchMode):
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
                 self._note(tensor, created=True)
-        if self.limit is not None and self.live > self.limit:
-            raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
         return output
 
     def _note(self, tensor: Tensor, *, created: bool) -> None:

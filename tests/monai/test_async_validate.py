@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.training.async_validate import AsyncValidation, Validated
+from hasten.monai.async_validate import AsyncValidation, Validated
 
 
 class Gate:
