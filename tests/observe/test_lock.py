@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +204,15 @@ def test_a_half_written_file_is_waited_for_and_then_believed_by_its_time(
     os.utime(tmp_path / LOCK, (0, 0))
     with run_lock(tmp_path, resume=False):
         pass
+
+
+def test_a_half_written_file_is_waited_for_from_when_it_is_seen(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    writer = threading.Timer(0.2, write_owner, (tmp_path / LOCK,))
+    writer.start()
+    with pytest.raises(ValueError, match="another run .pid 4321 on host node7"):
+        lock._claim(tmp_path, time.monotonic() - 1000)
+    writer.join()
 
 
 def test_a_start_of_the_same_job_waits_for_the_earlier_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

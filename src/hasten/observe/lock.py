@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -38,8 +38,8 @@ _STALE_S = 180.0
 """Far above a beat: a file server may show a time that is a minute old."""
 _TRIES = 1000
 """Attempts to create a lock file among competing processes."""
-_HALF_WRITTEN_S = 1.0
-"""How long a lock file may be without content, as its owner has only just created it."""
+_HALF_WRITTEN_S = 5.0
+"""How long a lock file may be seen without content, as its owner has only just created it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,11 +93,14 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
 def _claim(out: Path, deadline: float) -> tuple[int, str]:
     """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
     lock, waits, tries = out / LOCK, False, 0
+    half_written, first_seen = "", 0.0
     while True:
         out.mkdir(parents=True, exist_ok=True)
         path, owner = _owner(lock)
         if owner is not None and _is_alive(path, owner):
-            if time.monotonic() >= deadline + (0.0 if owner.host else _HALF_WRITTEN_S):
+            if not owner.host and owner.token != half_written:
+                half_written, first_seen = owner.token, time.monotonic()
+            if time.monotonic() >= (deadline if owner.host else max(deadline, first_seen + _HALF_WRITTEN_S)):
                 remedy = "wait for it, stop it, or choose another --out"
                 if owner.kernel != _kernel():
                     silent = f"its last sign came {_silent_s(path):.0f} s ago"
@@ -132,18 +135,18 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
 
 
 def _create(path: Path) -> tuple[int, str]:
+    owner = Owner(
+        token=token_hex(8),
+        host=platform.node(),
+        kernel=_kernel(),
+        namespace=pid_namespace(),
+        pid=os.getpid(),
+        birth=_birth(os.getpid()),
+        since=time.time(),
+    )
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        owner = Owner(
-            token=token_hex(8),
-            host=platform.node(),
-            kernel=_kernel(),
-            namespace=pid_namespace(),
-            pid=os.getpid(),
-            birth=_birth(os.getpid()),
-            flock=flocked(handle),
-            since=time.time(),
-        )
+        owner = replace(owner, flock=flocked(handle))
         os.write(handle, json.dumps(asdict(owner)).encode())
     except BaseException:
         path.unlink(missing_ok=True)
