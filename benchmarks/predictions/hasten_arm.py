@@ -35,12 +35,12 @@ def export(job: dict[str, Any]) -> Callable[[], object]:
 
 def nearest(job: dict[str, Any]) -> Callable[[], object]:
     """The label map of the prepared grid, its voxels repeated: what interpolated scores are compared with."""
-    from hasten.prepare.resample import resample_label
 
     def label(scores: Any, geometry: Any) -> np.ndarray:
         import torch
 
-        return resample_label(scores.max(0)[1].to(torch.uint8).numpy(), geometry.crop_shape)
+        labels = scores.max(0)[1].to(torch.uint8)[None, None]
+        return torch.nn.functional.interpolate(labels, geometry.crop_shape, mode="nearest-exact")[0, 0].numpy()
 
     return _export(job, label)
 

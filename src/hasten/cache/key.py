@@ -20,7 +20,7 @@ from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
 from hasten.files import expanded, hash_file
 
-FORMAT = 8
+FORMAT = 9
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
 _ACCOMPANIED = (".mhd", ".nhdr", *HALVES, *TIFF_ENDINGS)

@@ -34,7 +34,7 @@ def load_prepared(
 
 
 def prepare_case(image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig) -> PreparedCase:
-    """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
+    """Orient, crop to the foreground, resample and scale one case; the label alike, as `resample_label` does.
 
     `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
     comes first so that nothing is computed for air. May be called from any number of threads; each computes on its own

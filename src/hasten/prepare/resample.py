@@ -66,28 +66,45 @@ def slabs(volume: np.ndarray, shape: Triple) -> Iterator[tuple[slice, torch.Tens
 
 
 def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
-    """Nearest: (D, H, W) to C-contiguous `shape` in the same dtype. The same shape gives `label` itself.
+    """(D, H, W) to C-contiguous `shape` in the same dtype: each value's mask trilinearly, and the highest one.
 
-    Where the centre of an output voxel lies between two source voxels, it takes the upper one (torch's
-    `nearest-exact`).
+    As nnU-Net does it with order 1. The same shape gives `label` itself. Of values that are equally high the smallest
+    is taken.
     """
     if label.shape == shape:
         return label
-    depth, rows, columns = (nearest_index(n, m) for n, m in zip(label.shape, shape, strict=True))
+    sides = [_sides(n, m) for n, m in zip(label.shape, shape, strict=True)]
     result = np.empty(shape, label.dtype)
-    source, resampled = -1, result[0]
-    for plane, index in zip(result, depth, strict=True):
-        if index == source:
-            plane[:] = resampled
-            continue
-        picked = label[index]
-        if label.shape[1] != shape[1]:
-            picked = picked[rows]
-        if label.shape[2] != shape[2]:
-            picked = picked.take(columns, axis=1)
-        plane[:] = picked
-        source, resampled = index, plane
+    for number, plane in enumerate(result):
+        corners, weights = list[np.ndarray](), list[np.ndarray]()
+        for depth, depth_weight in sides[0]:
+            source = label[depth[number]]
+            for rows, row_weight in sides[1]:
+                picked = source[rows]
+                for columns, column_weight in sides[2]:
+                    corners.append(picked.take(columns, axis=1))
+                    weights.append(depth_weight[number] * row_weight[:, None] * column_weight)
+        values = np.stack(corners)
+        values.min(0, out=plane)
+        mixed = plane != values.max(0)
+        if mixed.any():
+            plane[mixed] = _heaviest(values[:, mixed], np.stack([weight[mixed] for weight in weights]))
     return result
+
+
+def _sides(size: int, new_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The source voxels beside each output voxel along an axis, with their weights: one where no axis is resampled."""
+    low, high, weight = linear_taps(size, new_size)
+    return [(low, 1 - weight)] if size == new_size else [(low, 1 - weight), (high, weight)]
+
+
+def _heaviest(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(N,) the value with the largest sum of weights in each column of (K, N), the smallest of equal ones."""
+    order = values.argsort(0, kind="stable")
+    values, weights = (np.take_along_axis(each, order, 0) for each in (values, weights))
+    sums = np.stack([(weights * (values == each)).sum(0) for each in values])
+    # Rounded, so that the order of a sum decides nothing.
+    return np.take_along_axis(values, sums.round(5).argmax(0)[None], 0)[0]
 
 
 def nearest_index(size: int, new_size: int) -> np.ndarray:
