@@ -74,9 +74,7 @@ def _linear(scores: Any, geometry: Any) -> np.ndarray:
 
     from hasten.prediction.regrid import RegridSink, thick_axis
 
-    sides = zip(geometry.spacing, geometry.crop_shape, geometry.shape, strict=True)
-    prepared = tuple(mm * before / after for mm, before, after in sides)
-    axis = thick_axis(prepared, geometry.spacing)  # type: ignore[arg-type]
+    axis = thick_axis(geometry.prepared_spacing, geometry.spacing)
     sink = RegridSink(geometry.shape, geometry.crop_shape, torch.device("cpu"), axis=0, nearest=axis)
     depth, height, width = geometry.shape
     for start in range(0, depth, _LAYER):

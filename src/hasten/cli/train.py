@@ -155,9 +155,6 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
         pairs = zip(froc["rates"], froc["sensitivity"], strict=True)
         at = ", ".join(f"{value:.2f} at {rate:g}" for rate, value in pairs)
         lines.append(f"FROC       {froc['score']:.4f} (sensitivity {at} false positives a slide)")
-    native = summary.get("own_grid")
-    if native is not None and native[metric_key] is not None:
-        lines.append(f"{'own voxels':<10} {metric} {native[metric_key]:.4f} on the voxels of the images' files")
     if target["value"] is not None:
         end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
         lines.append(f"target     {metric} {target['value']:g} {end}")

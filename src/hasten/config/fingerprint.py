@@ -6,6 +6,15 @@ from dataclasses import dataclass, field
 
 from hasten.config.schema import Spacing, Triple
 
+COARSER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+"""Factors of the finest spacing that a plan chooses among, beside a data set's own grid."""
+
+
+def coarser_spacing(spacing: Spacing, factor: float) -> Spacing:
+    """The spacing (D, H, W) with no side below `factor` times the shortest, so that thick slices stay as they are."""
+    depth, height, width = (max(side, factor * min(spacing)) for side in spacing)
+    return depth, height, width
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fingerprint:
@@ -36,6 +45,11 @@ class Fingerprint:
     """Label value to the number of sampled cases that hold it."""
     crop_fraction: float
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""
+    foreground_box: Spacing = (0.0, 0.0, 0.0)
+    """Median size (D, H, W) in mm of the box of all labelled voxels of a sampled case; 0 without labels, and in 2-D."""
+    kept_dice: dict[float, dict[int, float]] = field(default_factory=dict)
+    """What a coarser grid can keep of the labels: by the factor of `coarser_spacing`, label value to the mean Dice of
+    the labels that were brought there and back. Empty without labels, and in 2-D."""
     misplaced: dict[str, float] = field(default_factory=dict)
     """Files whose corners lie beside those of their case's first image, and how far at most, in voxels."""
 

@@ -150,12 +150,9 @@ def predict_labels(
     and on a predicted foreground that are unlike those of the training cases.
     """
     geometry = prepared.geometry
-    spacing = geometry.spacing
-    sides = zip(spacing, geometry.crop_shape, geometry.shape, strict=True)
-    depth, height, width = (mm * before / after for mm, before, after in sides)
     labels = infer_on_grid(
         model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
-        nearest=thick_axis((depth, height, width), spacing),
+        nearest=thick_axis(geometry.prepared_spacing, geometry.spacing),
         planes=None if probabilities is None else probability_writer(probabilities, geometry, model),
     ).cpu().numpy()  # fmt: skip
     label = paint(labels, model.regions) if model.regions else labels

@@ -17,19 +17,24 @@ from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
 from hasten.cases.read import check_num_channels, misplaced_files, read_image, read_label, refuse_misplaced
 from hasten.cases.types import Case, CaseSet, Volume, is_flat
-from hasten.config.fingerprint import Fingerprint
+from hasten.config.fingerprint import COARSER, Fingerprint, coarser_spacing
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
 from hasten.observe.cores import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
-from hasten.prepare.orient import orientation_of
-from hasten.prepare.resample import nearest_index
+from hasten.prepare.orient import orient, orientation_of
+from hasten.prepare.resample import nearest_index, resample_label, resampled_shape
 
 _VOXELS = 200_000
 """Voxels of a case and channel (and as many of its foreground) that the statistics are estimated from."""
 
 _SAMPLED_VOXELS = 100e6
 """Voxels that are read in all: every case is read once more when the cache is filled, so this is time spent twice."""
+
+_COMPARED_CASES = 4
+"""Sampled cases whose labels are brought to coarser grids and back."""
+_MARGIN = 4
+"""Voxels around the labelled ones that take part in that."""
 
 _QUANTILES = {"p0_5": 0.5, "p50": 50.0, "p99_5": 99.5}
 
@@ -46,6 +51,10 @@ class _Sampled:
     """Class index to its share of the case's voxels."""
     profiles: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
     num_voxels: int
+    box_mm: Spacing | None
+    """Size of the box of all labelled voxels, turned to RAS; None without any."""
+    kept_dice: dict[float, dict[int, float]]
+    """By factor, class index to the Dice that a coarser grid keeps; of some of the sampled cases."""
 
 
 def take_fingerprint(
@@ -82,7 +91,8 @@ def take_fingerprint(
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
         count = min(max(1, max_sampled), len(cases))
         chosen = [cases[i] for i in nearest_index(len(cases), count)]
-        sampled = list(pool.map(lambda case: _sample(case, case_set), chosen))
+        compared = set(nearest_index(count, min(count, _COMPARED_CASES)).tolist())
+        sampled = list(pool.map(lambda at: _sample(chosen[at], case_set, compare_grids=at in compared), range(count)))
 
     channels = range(len(sampled[0].voxels))
     whole = [
@@ -117,6 +127,8 @@ def take_fingerprint(
             value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
         },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
+        foreground_box=_median_box([s.box_mm for s in sampled if s.box_mm is not None]),
+        kept_dice=_mean_kept([s.kept_dice for s in sampled], values),
         misplaced={str(path): distance for path, distance in beside.items()},
     )
 
@@ -149,6 +161,11 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
             "foreground_intensity": {key: tuple(row) for key, row in values["foreground_intensity"].items()},
             "class_voxels": {int(value): share for value, share in values["class_voxels"].items()},
             "class_cases": {int(value): count for value, count in values["class_cases"].items()},
+            "foreground_box": tuple(values["foreground_box"]),
+            "kept_dice": {
+                float(factor): {int(value): dice for value, dice in kept.items()}
+                for factor, kept in values["kept_dice"].items()
+            },
         }
     )
 
@@ -203,10 +220,18 @@ def _oriented(case: Case, shape: Triple, affine: np.ndarray) -> tuple[Triple, Sp
     return (shape[d], shape[h], shape[w]), (spacing[d], spacing[h], spacing[w])
 
 
-def _sample(case: Case, case_set: CaseSet) -> _Sampled:
+def _sample(case: Case, case_set: CaseSet, *, compare_grids: bool) -> _Sampled:
     image = read_image(case)
     check_num_channels(len(image.array), case, case_set)
-    label = None if case.label is None else read_label(case, case_set.labels, image, case_set.ignore).reshape(-1)
+    volume = None if case.label is None else read_label(case, case_set.labels, image, case_set.ignore)
+    box_mm, kept_dice = None, dict[float, dict[int, float]]()
+    if volume is not None and case_set.spatial_dims == 3:
+        labelled, spacing = _labelled_part(volume, image)
+        if labelled is not None:
+            depth, height, width = (side * mm for side, mm in zip(labelled.shape, spacing, strict=True))
+            box_mm = (depth, height, width)
+            kept_dice = _kept_dice(np.pad(labelled, _MARGIN), spacing) if compare_grids else {}
+    label = None if volume is None else volume.reshape(-1)
     shares: dict[int, float] = {}
     where = np.empty(0, np.int64)
     if label is not None:
@@ -224,7 +249,60 @@ def _sample(case: Case, case_set: CaseSet) -> _Sampled:
         class_shares=shares,
         profiles=[max_profiles(channel) for channel in image.array],
         num_voxels=flat[0].size,
+        box_mm=box_mm,
+        kept_dice=kept_dice,
     )
+
+
+def _labelled_part(label: np.ndarray, image: Volume) -> tuple[np.ndarray | None, Spacing]:
+    """The box of all labelled voxels, turned to RAS, None without any; and the spacing (D, H, W) of its voxels."""
+    permute, flip = orientation_of(image.affine, "RAS", label.shape)
+    turned = orient(label, permute, flip)
+    depth, height, width = (image.spacing[axis] for axis in permute)
+    annotated = (turned > 0) & (turned != IGNORED)
+    ends = []
+    for axis in range(3):
+        held = np.flatnonzero(annotated.any(tuple(other for other in range(3) if other != axis)))
+        if not len(held):
+            return None, (depth, height, width)
+        ends.append(slice(int(held[0]), int(held[-1]) + 1))
+    return turned[tuple(ends)], (depth, height, width)
+
+
+def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, float]]:
+    """By the factor of `coarser_spacing`, class index to the Dice of (D, H, W) labels that were there and back.
+
+    Up and down as preparation and export interpolate: this is what a network whose every label is right would get.
+    """
+    kept: dict[float, dict[int, float]] = {}
+    size = np.bincount(label.reshape(-1), minlength=256)
+    classes = [index for index in np.flatnonzero(size).tolist() if index not in (0, IGNORED)]
+    for factor in COARSER:
+        depth, height, width = label.shape
+        shape = resampled_shape((depth, height, width), spacing, coarser_spacing(spacing, factor))
+        back = resample_label(resample_label(label, shape), (depth, height, width))
+        both = np.bincount(label[label == back], minlength=256)
+        # Voxels without annotation count nowhere.
+        found = np.bincount(back[label != IGNORED], minlength=256)
+        kept[factor] = {index: float(2 * both[index] / (size[index] + found[index])) for index in classes}
+    return kept
+
+
+def _median_box(boxes: Sequence[Spacing]) -> Spacing:
+    if not boxes:
+        return 0.0, 0.0, 0.0
+    depth, height, width = (float(side) for side in np.median(np.array(boxes), axis=0))
+    return depth, height, width
+
+
+def _mean_kept(cases: Sequence[dict[float, dict[int, float]]], values: Sequence[int]) -> dict[float, dict[int, float]]:
+    """By factor, label value to the mean over the cases that hold it. values: label value of each class index."""
+    means: dict[float, dict[int, float]] = {}
+    for factor in COARSER if any(cases) else ():
+        rows = [case[factor] for case in cases if case]
+        found = {index: [row[index] for row in rows if index in row] for index in range(1, len(values))}
+        means[factor] = {values[index]: float(np.mean(dice)) for index, dice in found.items() if dice}
+    return means
 
 
 def _stride(shape: Sequence[int]) -> int:

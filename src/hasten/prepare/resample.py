@@ -73,22 +73,22 @@ def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
     """
     if label.shape == shape:
         return label
-    sides = [_sides(n, m) for n, m in zip(label.shape, shape, strict=True)]
+    along, *across = [_sides(n, m) for n, m in zip(label.shape, shape, strict=True)]
     result = np.empty(shape, label.dtype)
     for number, plane in enumerate(result):
-        corners, weights = list[np.ndarray](), list[np.ndarray]()
-        for depth, depth_weight in sides[0]:
-            source = label[depth[number]]
-            for rows, row_weight in sides[1]:
-                picked = source[rows]
-                for columns, column_weight in sides[2]:
-                    corners.append(picked.take(columns, axis=1))
-                    weights.append(depth_weight[number] * row_weight[:, None] * column_weight)
-        values = np.stack(corners)
-        values.min(0, out=plane)
-        mixed = plane != values.max(0)
-        if mixed.any():
-            plane[mixed] = _heaviest(values[:, mixed], np.stack([weight[mixed] for weight in weights]))
+        sources = [(label[planes[number]], weights[number]) for planes, weights in along]
+        corners = np.stack([
+            source[rows].take(columns, axis=1)
+            for source, _ in sources for rows, _ in across[0] for columns, _ in across[1]
+        ])  # fmt: skip
+        corners.min(0, out=plane)
+        row, column = np.nonzero(plane != corners.max(0))
+        if len(row):
+            shares = [
+                share * row_weights[row] * column_weights[column]
+                for _, share in sources for _, row_weights in across[0] for _, column_weights in across[1]
+            ]  # fmt: skip
+            plane[row, column] = _heaviest(corners[:, row, column], np.stack(shares))
     return result
 
 
@@ -100,11 +100,9 @@ def _sides(size: int, new_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _heaviest(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(N,) the value with the largest sum of weights in each column of (K, N), the smallest of equal ones."""
-    order = values.argsort(0, kind="stable")
-    values, weights = (np.take_along_axis(each, order, 0) for each in (values, weights))
-    sums = np.stack([(weights * (values == each)).sum(0) for each in values])
-    # Rounded, so that the order of a sum decides nothing.
-    return np.take_along_axis(values, sums.round(5).argmax(0)[None], 0)[0]
+    sums = np.stack([(weights * (values == each)).sum(0) for each in values]).round(5)  # summed in any order
+    largest = np.iinfo(values.dtype).max
+    return np.where(sums == sums.max(0), values, largest).min(0)
 
 
 def nearest_index(size: int, new_size: int) -> np.ndarray:

@@ -52,6 +52,13 @@ class Geometry:
             shape=shape,
         )
 
+    @property
+    def prepared_spacing(self) -> tuple[float, float, float]:
+        """Spacing (D, H, W) of the prepared array, in mm."""
+        sides = zip(self.spacing, self.crop_shape, self.shape, strict=True)
+        depth, height, width = (mm * before / after for mm, before, after in sides)
+        return depth, height, width
+
     def directions(self) -> np.ndarray:
         """The affine (4, 4) of the prepared array without its translation: (x, y, z) index to mm."""
         source, affine = np.array(self.source_affine), np.eye(4)

@@ -62,8 +62,8 @@ def _folds(crossval: CrossValidation) -> Section:
     )
     table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
-        "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, on the "
-        "prepared voxels, which leaves out classes that a label map does not hold."
+        "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, "
+        "which leaves out classes that a label map does not hold."
     )
     return Section(title="Folds", table=table, note=note)
 

@@ -47,8 +47,6 @@ class Run:
     target_time_s: float | None
     best_score: float | None
     best_step: int | None
-    own_grid: float | None
-    """Like `best_score`, of the best weights on the images' own voxels, where the run was prepared on others."""
     steps: int | None
     total_s: float | None
     seconds: dict[str, float]
@@ -127,7 +125,6 @@ def read_run(folder: Path) -> Run:
         target_time_s=number(target.get("time_s")) if target.get("reached", True) else None,
         best_score=best_score,
         best_step=best_step,
-        own_grid=number(mapping(summary.get("own_grid")).get(key)),
         steps=last_step if steps is None else steps,
         total_s=last_s if total_s is None else total_s,
         seconds=seconds,

@@ -52,8 +52,6 @@ def run_cards(run: Run) -> tuple[Card, ...]:
     name, per_step = words.metric(run), step_seconds(run)
     at_step = f"at step {run.best_step:,}" if run.best_step is not None else ""
     cards = [Card(f"Best {name}", words.score(run.best_score), at_step)]
-    if run.own_grid is not None:
-        cards.append(Card(f"{name[0].upper()}{name[1:]} on the images' own voxels", words.score(run.own_grid)))
     if run.target is not None:
         reached = words.time_to(run, run.target)
         label = f"Time to {name} {words.threshold(run.target)}"

@@ -28,7 +28,6 @@ from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, 
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
-from hasten.evaluation.validation_cases import with_own_grid
 from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.build import build_ahead
 from hasten.nets.random_state import all_random_states_kept
@@ -130,8 +129,7 @@ def train(
                 summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
-    # After the ranks have parted: none waits for another, and the training's memory is free.
-    return Summary(with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device)))
+    return Summary(summary)
 
 
 def _train(

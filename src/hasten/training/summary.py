@@ -97,11 +97,8 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
 def about_cases(components: RunComponents) -> dict[str, Any]:
     """What summary.json says of a segmentation run's data."""
     planned = components.planned
-    cases = components.arena.index(tuple(case.id for case in planned.validation))
-    geometry = [components.arena.geometry[case] for case in cases]
     return {
         "name": planned.case_set.name,
-        "resampled": any(each.shape != each.crop_shape for each in geometry),  # other voxels than the files'
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
     }
 

@@ -13,8 +13,9 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from hasten.cache.arena import Arena
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
@@ -22,6 +23,7 @@ from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.evaluation.dice import Dice, counts_of, dice_of
 from hasten.evaluation.examples import EXAMPLE_CASES
+from hasten.evaluation.own_grid import OwnLabels, infer_on_own_grid, is_resampled
 from hasten.evaluation.streamed import counts_over_ranks
 from hasten.observe.ranges import VALIDATION, Range
 from hasten.prediction.blend import window_starts
@@ -29,6 +31,7 @@ from hasten.prediction.foreground import training_spacing
 from hasten.prediction.infer import Inference, infer_labels, padded_size
 from hasten.prediction.windows import volume_shape
 from hasten.training.components import RunComponents
+from hasten.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,13 @@ def validate(
     *,
     shorter: Shorter | None = None,
     room: Callable[[], float] = lambda: math.inf,
+    own_labels: OwnLabels | None = None,
 ) -> Dice:
-    """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
+    """Dice and IoU over the validation cases, on the images' own voxels. network: as it is trained, but not compiled.
 
-    shorter: fewer cases, or a faster inference, than the run's. room: seconds that are left, asked for after each case;
-    where a further one does not fit the validation ends, and the result is that of the cases before.
+    own_labels: the label maps of resampled cases, kept for the next validation. shorter: fewer cases, or a faster
+    inference, than the run's. room: seconds that are left, asked for after each case; where a further one does not fit
+    the validation ends, and the result is that of the cases before.
 
     Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
     in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
@@ -61,22 +66,29 @@ def validate(
     shares = partition([costs[position] for position in shorter.cases], world.size)
     rank_positions = [shorter.cases[number] for number in shares[world.rank]]
     rank_cases = [cases[position] for position in rank_positions]
-    regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
     case_seconds = torch.zeros(len(cases), dtype=torch.float64)
     training = network.training
     network.eval()
     before, longest = time.perf_counter(), 0.0
-    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], shorter.inference)
+    own_labels = own_labels or own_labels_of(planned)
+    predictions = _predictions(network, arena, rank_cases, shorter.inference)
     while (longest == 0 or room() > longest) and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
-        label = arena.label(rank_cases[position]).to(prediction.device)
-        counts[rank_positions[position]] = counts_of(
-            prediction, label, num_classes=arena.num_classes, regions=regions, ignore_index=planned.ignore_index
-        )
+        counted, geometry = rank_positions[position], arena.geometry[rank_cases[position]]
+        if is_resampled(geometry):
+            case = planned.validation[counted]
+            found = own_labels.counts(prediction, case, geometry)
+        else:
+            label = arena.label(rank_cases[position]).to(prediction.device)
+            found = counts_of(
+                prediction, label, num_classes=arena.num_classes, regions=planned.members,
+                ignore_index=planned.ignore_index,
+            )  # fmt: skip
+        counts[counted] = found
         now = time.perf_counter()
-        case_seconds[rank_positions[position]], before = now - before, now
-        longest = max(longest, float(case_seconds[rank_positions[position]]))
+        case_seconds[counted], before = now - before, now
+        longest = max(longest, float(case_seconds[counted]))
     network.train(training)
     total, all_seconds = (counts_over_ranks(each) for each in (counts, case_seconds))
     assert total is not None
@@ -84,6 +96,23 @@ def validate(
     if seconds is not None and bool((all_seconds[list(shorter.cases)] > 0).all()):
         seconds[:] = all_seconds.tolist()
     return dice_of(total, planned.class_names)
+
+
+def own_labels_of(planned: RunPlan) -> OwnLabels:
+    """The label maps of a run's cases, of which none is read yet."""
+    return OwnLabels(planned.case_set.labels, ignore=planned.case_set.ignore, regions=planned.members)
+
+
+def _predictions(
+    network: nn.Module, arena: Arena, cases: Sequence[int], inference: Inference
+) -> Iterator[tuple[int, Tensor]]:
+    """Position in `cases` and labels of each, on the voxels of the image's file, each as soon as it is known."""
+    resampled = [at for at, case in enumerate(cases) if is_resampled(arena.geometry[case])]
+    same = [at for at in range(len(cases)) if at not in resampled]
+    for position, labels in infer_labels(network, [arena.image(cases[at]) for at in same], inference):
+        yield same[position], labels
+    for at in resampled:
+        yield at, infer_on_own_grid(network, arena.image(cases[at]), arena.geometry[cases[at]], inference)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +135,7 @@ class CaseEvaluator:
         self.covers = self._whole
         """What a validation covers."""
         self._case_seconds: list[float] = []
+        self._own_labels = own_labels_of(components.planned)
         self._shortened: str | None = None
         """What a shorter validation covers; None for whole ones."""
 
@@ -126,7 +156,9 @@ class CaseEvaluator:
 
     def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> Dice:
         """Run `validate` on the components of the run."""
-        return validate(self.components, network, self._case_seconds, shorter=self.covers, room=room)
+        return validate(
+            self.components, network, self._case_seconds, shorter=self.covers, room=room, own_labels=self._own_labels
+        )
 
     def fit(self, network: nn.Module, seconds: float) -> float:
         """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
@@ -166,16 +198,19 @@ class CaseEvaluator:
     def _voxel_seconds(self, network: nn.Module) -> float:
         """Seconds of inference for a voxel that goes through the network, by a part of a case as large as a window."""
         arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
-        image = arena.image(arena.index((self.components.planned.validation[0].id,))[0])
-        depth, height, width = inference.patch
-        part = image[:, :depth, :height, :width]
+        case = arena.index((self.components.planned.validation[0].id,))[0]
+        geometry, (depth, height, width) = arena.geometry[case], inference.patch
+        part = arena.image(case)[:, :depth, :height, :width]
+        shape = volume_shape(part)
+        sides = zip(shape, geometry.crop_shape, geometry.shape, strict=True)
+        own_depth, own_height, own_width = (max(1, round(side * own / prepared)) for side, own, prepared in sides)
+        geometry = dataclasses.replace(geometry, shape=shape, crop_shape=(own_depth, own_height, own_width))
         training = network.training
         network.eval()
         passes: list[float] = []
         for _ in range(3):  # kernels are chosen in the first
             begin = time.perf_counter()
-            for _, labels in infer_labels(network, [part], inference):
-                labels.cpu()
+            infer_on_own_grid(network, part, geometry, inference).cpu()
             passes.append(time.perf_counter() - begin)
         network.train(training)
         return min(passes) / prod(padded_size(volume_shape(part), inference))
