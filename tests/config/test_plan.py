@@ -52,6 +52,16 @@ def fingerprint(
     )
 
 
+def atrium(*, box: Spacing = (36.0, 58.0, 96.0), kept: tuple[float, ...] = (0.99, 0.98, 0.97, 0.96)) -> Fingerprint:
+    """Large volumes of an organ that fills half of their length, and what grids of 1.25 times as wide voxels and more
+    keep of it."""
+    data = fingerprint((88, 142, 192), spacings=((0.625, 0.625, 0.625),))
+    factors = (1.25, 1.5, 2.0, 2.5)
+    return dataclasses.replace(
+        data, foreground_box=box, kept_dice={by: {1: dice} for by, dice in zip(factors, kept, strict=True)}
+    )
+
+
 HIPPOCAMPUS = fingerprint((51, 35, 35), (50, 36, 36), (52, 34, 35), channels=("MRI",))
 CT = fingerprint(
     (100, 512, 512),
@@ -388,3 +398,44 @@ def test_kernels_are_those_of_nnunet(name: str, spacing: Spacing, strides: list[
     config, _ = plan(data, network(name=name, strides=tuple(strides)))
     wanted = kernels_of_nnunet(list(config.prepare.spacing if any(config.prepare.spacing or ()) else spacing), strides)
     assert [list(kernel) for kernel in config.network.kernel_size or ()] == wanted
+
+
+def limited(seconds: float | None) -> RunConfig:
+    return RunConfig(train=TrainConfig(max_seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cuda", "spacing"),
+    [(None, False, 1.25), (600, False, 1.25), (120, False, 1.5625), (120, True, 0.0)],
+)
+def test_voxels_are_as_wide_as_lets_a_patch_show_enough(seconds: float | None, cuda: bool, spacing: float) -> None:
+    config, decisions = plan(atrium(), limited(seconds), cuda=cuda)
+    assert config.prepare.spacing == (spacing,) * 3
+    assert ("coarser than" in decisions["prepare.spacing"].reason) == bool(spacing)
+
+
+def test_voxels_stay_as_they_are_where_a_patch_holds_all_that_is_labelled() -> None:
+    config, _ = plan(atrium(box=(20.0, 20.0, 20.0)))
+    assert config.prepare.spacing == (0.0, 0.0, 0.0)
+
+
+def test_no_grid_is_taken_that_loses_a_class() -> None:
+    config, decisions = plan(atrium(kept=(0.95, 0.9, 0.8, 0.99)))
+    assert config.prepare.spacing == (0.9375,) * 3
+    assert "organ" in decisions["prepare.spacing"].reason
+    config, decisions = plan(atrium(kept=(0.5, 0.5, 0.5, 0.5)))
+    assert config.prepare.spacing == (0.0, 0.0, 0.0)
+    assert "organ" in decisions["prepare.spacing"].reason
+
+
+def test_a_spacing_of_the_user_stays() -> None:
+    config, _ = plan(atrium(), RunConfig(prepare=PrepareConfig(spacing=(0.0, 0.0, 0.0))))
+    assert config.prepare.spacing == (0.0, 0.0, 0.0)
+
+
+def test_few_thick_slices_are_not_padded() -> None:
+    data = fingerprint((10, 256, 216), spacings=((10.0, 1.5, 1.5),))
+    config, _ = plan(data)
+    assert config.sample.patch[0] == 10
+    assert unit_of(config.network.strides)[0] == 2
+    assert config.network.strides[0] == (1, 2, 2)

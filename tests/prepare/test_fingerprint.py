@@ -12,6 +12,7 @@ from PIL import Image
 from hasten.cases.formats import read_file
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import COARSER
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import load_prepared, restore_label
 from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
@@ -197,3 +198,24 @@ def test_a_slice_across_another_axis_does_not_pass_for_a_volume(tmp_path: Path) 
         nibabel.save(nibabel.Nifti1Image(np.ones((20, 30, 9), np.uint8), np.eye(4)), folder / name / "0.nii.gz")
     with pytest.raises(ValueError, match=r"1\.nii\.gz: is one slice, of shape \(30, 20, 1\) .*among 3-D images"):
         take_fingerprint(load_case_set(folder), num_threads=1)
+
+
+def test_labels_on_coarser_grids(tmp_path: Path) -> None:
+    """What is kept is the Dice of labels that were resampled there and back; thick slices stay as they are."""
+    shape, affine = (24, 20, 4), np.diag([1.0, 1.0, 4.0, 1.0])
+    label = np.zeros(shape, np.uint8)
+    label[6:18, 5:15, 1:3] = 1
+    label[10, 10, 2] = 2  # one voxel, which no coarser grid keeps
+    for name, array in (("image", label.astype(np.int16)), ("label", label)):
+        nibabel.save(nibabel.Nifti1Image(array, affine), tmp_path / f"{name}.nii.gz")
+    case_set = CaseSet(
+        name="toy", labels={0: "background", 1: "a", 2: "b"}, channels=("MRI",), spatial_dims=3, modality="MRI",
+        cases=(Case(id="a", image=(tmp_path / "image.nii.gz",), label=tmp_path / "label.nii.gz"),), source=tmp_path,
+    )  # fmt: skip
+    found = take_fingerprint(case_set)
+    assert found.foreground_box == (8.0, 10.0, 12.0)
+    assert found.kept_dice.keys() == set(COARSER)
+    assert found.kept_dice[2.0][1] > 0.95
+    assert found.kept_dice[2.0][2] == 0
+    assert found.kept_dice[4.0][1] < found.kept_dice[2.0][1]
+    assert fingerprint_from_dict(json.loads(json.dumps(fingerprint_to_dict(found)))) == found

@@ -15,16 +15,30 @@ from typing import Any
 
 from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.decision import CPU, GPU, Budget, Decision, set_by_user
-from hasten.config.fingerprint import Fingerprint
+from hasten.config.fingerprint import Fingerprint, coarser_spacing
 from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.networks import NETWORKS, BuiltIn, is_own
-from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides
+from hasten.config.plan_network import (
+    decide_channels,
+    decide_kernel_size,
+    decide_name,
+    decide_strides,
+    halvings,
+)
 from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run
 from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
 """Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
+
+
+_SEEN, _SEEN_IN_SHORT = 0.25, 0.5
+"""Least share of the median case that a patch should show (nnU-Net's for its low resolution), and in a short run."""
+_BOX = 1.25
+"""A patch that is this many times as large as the box of all labels shows enough."""
+_LEAST_KEPT = 0.85
+"""Least Dice, of the worst class, that a coarser grid keeps of the labels."""
 
 
 def decide_settings(
@@ -141,12 +155,33 @@ class Plan:
         if strides is not None:
             depth, height, width = (math.prod(stride[axis] for stride in strides) for axis in range(3))
             return depth, height, width
-        unit = 2**self.num_strides
-        return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
+        if self.built_in.halving or is_own(self.config.network):
+            unit = 2**self.num_strides
+            return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
+        return halvings([max(1, round(side)) for side in self.shape], self.voxel, self.num_strides)
 
     @property
     def shape(self) -> tuple[float, float, float]:
         return median_shape(self.fingerprint, self.config)
+
+    def seen(self, spacing: Spacing) -> float:
+        """Share of the median case, at this spacing, that a patch holds; 1 where it holds all that is labelled."""
+        config = replace(self.config, prepare=replace(self.config.prepare, spacing=spacing))
+        there = Plan(self.fingerprint, config, self.num_train, self.budget)
+        patch, shape = config.sample.patch or _patch(there).value, there.shape
+        share = math.prod(min(side, size) / size for side, size in zip(patch, shape, strict=True))
+        box, voxel = self.fingerprint.foreground_box, there.voxel
+        holds_all = any(box) and all(
+            side * mm >= _BOX * length for side, mm, length in zip(patch, voxel, box, strict=True)
+        )
+        return 1.0 if holds_all else share
+
+    @property
+    def least_seen(self) -> float:
+        """Least share of the median case that a patch should hold."""
+        train = self.config.train
+        limit_s = train.max_seconds or (parse_duration(train.budget) if train.budget else math.inf)
+        return _SEEN_IN_SHORT if limit_s <= self.budget.short_s else _SEEN
 
     @property
     def median_spacing(self) -> list[float]:
@@ -161,6 +196,32 @@ class Plan:
 
 
 def _spacing(plan: Plan) -> Decision:
+    """The data set's own spacing, or the finest coarser one at which a patch shows enough of a case."""
+    own, least = _own_spacing(plan), plan.least_seen
+    if plan.fingerprint.spatial_dims == 2 or plan.seen(own.value) >= least:
+        return own
+    chosen, why = own, ""
+    for factor, kept in plan.fingerprint.kept_dice.items():
+        depth, height, width = (float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
+        worst = min(kept, key=lambda value: kept[value])
+        if kept[worst] < _LEAST_KEPT:
+            name = plan.fingerprint.labels[worst]
+            why = f"; no coarser, as labels of {name} brought there and back keep a Dice of only {kept[worst]:.2f}"
+            break
+        chosen = Decision((depth, height, width), f"labels brought there and back keep a Dice of {kept[worst]:.3f}")
+        if plan.seen(chosen.value) >= least:
+            break
+    if chosen is own:
+        return replace(own, reason=f"{own.reason}{why}")
+    before, after = plan.seen(own.value), plan.seen(chosen.value)
+    own_mm = " x ".join(f"{value:g}" for value in plan.median_spacing)
+    return replace(
+        chosen, reason=f"coarser than {own_mm} mm, where a patch shows {before:.0%} of the median case: here it shows "
+        f"{after:.0%}, and {chosen.reason}{why}",
+    )  # fmt: skip
+
+
+def _own_spacing(plan: Plan) -> Decision:
     spacings, medians = plan.fingerprint.spacings, plan.median_spacing
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hasten.config.decision import Decision
@@ -12,6 +13,8 @@ from hasten.config.schema import Triple
 if TYPE_CHECKING:
     from hasten.config.plan import Plan
 
+_LEAST_SIDE = 8
+"""Voxels of the shortest side that is halved."""
 _OWN = "not used: network.name is of the user's own code"
 
 
@@ -36,7 +39,7 @@ def decide_strides(plan: Plan) -> Decision:
             step = (1 if flat else 2, 2, 2)
             fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
         else:
-            step = _finest_axes(sides, voxel)
+            step = _finest_axes([side >= _LEAST_SIDE and side % 2 == 0 for side in sides], voxel)
             fits = max(step) > 1
         if not fits and level >= fewest:
             break
@@ -50,19 +53,25 @@ def decide_strides(plan: Plan) -> Decision:
     )
 
 
-def _finest_axes(sides: list[int], voxel: list[float]) -> Triple:
+def halvings(sides: Sequence[int], voxel: Sequence[float], levels: int) -> Triple:
+    """What a side (D, H, W) of a patch is divided by in all, if it is as long as these and made a multiple of that."""
+    left, at, total = list(sides), list(voxel), [1, 1, 1]
+    for _ in range(levels):
+        step = _finest_axes([side >= _LEAST_SIDE for side in left], at)
+        left = [-(-side // by) for side, by in zip(left, step, strict=True)]
+        at = [mm * by for mm, by in zip(at, step, strict=True)]
+        total = [so_far * by for so_far, by in zip(total, step, strict=True)]
+    return total[0], total[1], total[2]
+
+
+def _finest_axes(can_halve: Sequence[bool], voxel: Sequence[float]) -> Triple:
     """Halve what can be, but for axes whose voxels are twice as long as the finest: features become isotropic in mm.
 
     An axis that is too short to be halved again does not hold the others back.
     """
-    free = [at for side, at in zip(sides, voxel, strict=True) if _can_halve(side)]
-    coarse = 2 * min(free, default=0.0)
-    depth, height, width = (2 if _can_halve(side) and at < coarse else 1 for side, at in zip(sides, voxel, strict=True))
+    coarse = 2 * min((at for can, at in zip(can_halve, voxel, strict=True) if can), default=0.0)
+    depth, height, width = (2 if can and at < coarse else 1 for can, at in zip(can_halve, voxel, strict=True))
     return depth, height, width
-
-
-def _can_halve(side: int) -> bool:
-    return side >= 8 and side % 2 == 0
 
 
 def decide_channels(plan: Plan) -> Decision:
