@@ -1,0 +1,163 @@
+"""Dice by the time that a run is given, on data sets of several kinds, with no other setting.
+
+Each run is `hasten train DATA train.budget=MINmin` in a process of its own with an empty cache; the time limit includes
+imports, preparation, measuring, validation and the report. The Dice is that of the best weights on the validation
+cases, on the images' own voxels. `--choices` compares settings with the plan; choose on another `--split` than the one that is
+quoted (0). Cases of one patient (cardiac) are never on both sides of a split. Parts can be run one by one and joined:
+`--merge` takes the files that earlier calls wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import phantoms
+from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish
+from benchmarks.time_limit import SCAN, merged
+from hasten.training.choose.budget import MORE
+
+ABOUT = str(__doc__)
+GOALS = {
+    "left_atrium": {2: 0.86, 10: 0.913, 30: 0.920},
+    "cardiac": {2: 0.80, 10: 0.875, 30: 0.895},
+    "nuclei": {2: 0.910, 10: 0.925, 30: 0.930},
+    "membrane": {},
+    "hippocampus": {5: 0.8902},
+    "phantoms": {},
+}
+"""Least Dice by minutes."""
+CHOICES = {
+    "plan": (),
+    "own voxels": ("prepare.spacing=[0,0,0]",),
+    "voxels x1.5": ("prepare.spacing=x1.5",),
+    "voxels x2": ("prepare.spacing=x2",),
+    "voxels x2.5": ("prepare.spacing=x2.5",),
+    "voxels x3": ("prepare.spacing=x3",),
+    "unet": ("network.name=unet",),
+    "strong augmentation": ("sample.rotate_deg=[30,30,30]", "sample.scale_range=[0.7,1.4]"),
+    "mirrored": ("sample.flip_prob=[0.5,0.5,0.5]",),
+    "half the learning rate": ("train.learning_rate=0.004",),
+    "batch of 2": ("sample.batch_size=2",),
+    "batch of 8": ("sample.batch_size=8",),
+    "smaller patches at first": ("sample.stages=[[0.3,0.5],[0.6,0.75]]",),
+}
+"""Settings by name. `x2` is a spacing of which no side is below twice the data's finest."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        ABOUT.splitlines()[0], argv,
+        sets={"nargs": "+", "choices": tuple(GOALS), "default": None, "help": "default all; quick: phantoms"},
+        minutes={"nargs": "+", "type": float, "default": None, "help": "default 2 10; quick 0.5"},
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2], "help": "train.seed of each round"},
+        split={"type": int, "default": 0, "help": "data.split.seed; 0 is the one that is quoted"},
+        choices={"nargs": "+", "choices": tuple(CHOICES), "default": ["plan"], "help": "settings to compare"},
+        shared={"type": Path, "default": ROOT.parent / "shared" / "data", "help": "folder of the real data sets"},
+        merge={"nargs": "+", "type": Path, "default": [], "help": "results of earlier calls to join; runs nothing"},
+    )  # fmt: skip
+    others = busy_machine()
+    results = merged(given.merge) if given.merge else measured(given)
+    settings = {"about": ABOUT, "split": given.split, "choices": CHOICES}
+    finish("any_data", claims(results, given.split), results, given.out, given.quick, settings=settings,
+           others_before=others)  # fmt: skip
+
+
+def measured(given: Namespace) -> dict[str, list[float]]:
+    """The figures of each arm, by name and figure; seeds are rounds, which are interleaved."""
+    results: dict[str, list[float]] = {}
+    names = given.sets or (("phantoms",) if given.quick else tuple(GOALS))
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        sources = {name: given.shared / name for name in names if (given.shared / name).exists()}
+        if "phantoms" in names:
+            sources["phantoms"] = phantoms(scratch / "set", 16, SCAN)
+        for seed in given.seeds[:1] if given.quick else given.seeds:
+            for minutes in given.minutes or ((0.5,) if given.quick else (2, 10)):
+                for name, source in sources.items():
+                    for choice in given.choices:
+                        arm = f"{name}, {minutes:g} min, {choice}"
+                        figures = run(source, minutes, [*split_of(source, given.split), f"train.seed={seed}"], choice)
+                        print(f"{seed} {arm}: {figures}", file=sys.stderr)
+                        for figure, value in figures.items():
+                            results.setdefault(f"{arm}/{figure}", []).append(value)
+    return results
+
+
+def split_of(source: Path, seed: int) -> list[str]:
+    """A fifth of the cases, or where two files are of one patient, of the patients."""
+    cases = sorted(path.name.split(".")[0] for path in source.glob("imagesTr/*.nii.gz"))
+    patients = sorted({case.split("_frame")[0] for case in cases})
+    if len(patients) == len(cases):
+        return ["data.split.by=fraction", "data.split.fraction=0.2", f"data.split.seed={seed}"]
+    random.Random(seed).shuffle(patients)
+    held_out = patients[: len(patients) // 5]
+    return [f"data.split.validation={json.dumps([case for case in cases if case.split('_frame')[0] in held_out])}"]
+
+
+def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> dict[str, float]:
+    """Dice, seconds, steps, the planned steps that should fit, and the share of the limit in steps and validations."""
+    seconds = 60 * minutes
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        chosen = [text if "=x" not in text else coarser(source, text) for text in CHOICES[choice]]
+        command = [sys.executable, "-m", "hasten", "train", str(source), f"train.budget={seconds:g}s", "--quiet",
+                   *overrides, *chosen, "--out", str(out)]  # fmt: skip
+        environment = {**child_environment(), "HASTEN_CACHE": str(Path(folder) / "cache")}
+        begin = time.perf_counter()
+        code = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
+        spent = time.perf_counter() - begin
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text()) if code == 0 else {}
+        decided = json.loads((out / "plan.json").read_text())["decisions"] if code == 0 else {}
+    spans, best = summary.get("seconds", {}), summary.get("best", {}).get("value")
+    steps = decided.get("train.steps", {}).get("value", 0)
+    finest = min(decided.get("prepare.spacing", {}).get("value", [0.0]))
+    patch = decided.get("sample.patch", {}).get("value", [0])
+    return {
+        "dice": best if best is not None else math.nan,
+        "ended": spent / seconds,
+        "steps": float(summary.get("steps", 0)),
+        "planned": steps / MORE,
+        "in_steps": (spans.get("train", 0.0) + spans.get("wait_for_data", 0.0)) / seconds,
+        "in_validations": spans.get("validate", 0.0) / seconds,
+        "finest_mm": finest,
+        "patch_voxels": float(math.prod(patch)),
+    }
+
+
+def coarser(source: Path, text: str) -> str:
+    """`prepare.spacing=x2` for this data set."""
+    from hasten import load_run, make_plan
+    from hasten.config.fingerprint import coarser_spacing
+
+    name, _, factor = text.partition("=x")
+    spacings = make_plan(load_run(overrides=[f"data.source={source}"]))["fingerprint"]["spacings"]
+    return f"{name}={json.dumps(coarser_spacing(tuple(spacings[0]['value']), float(factor)))}"
+
+
+def claims(results: Mapping[str, Sequence[float]], split: int) -> list[Claim]:
+    """What is claimed of the arms that were run, on the split that is quoted."""
+    made: list[Claim] = []
+    for series, values in results.items():
+        name, _, figure = series.rpartition("/")
+        data, minutes, choice = name.split(", ")
+        goal = GOALS[data].get(int(float(minutes.split()[0])))
+        if figure == "dice" and goal is not None and choice == "plan" and split == 0:
+            made.append(
+                Claim.at_least(f"{data}, {minutes}: mean Dice of n={len(values)}", statistics.mean(values), goal)
+            )
+    return made
+
+
+if __name__ == "__main__":
+    main()
