@@ -439,3 +439,12 @@ def test_few_thick_slices_are_not_padded() -> None:
     assert config.sample.patch[0] == 10
     assert unit_of(config.network.strides)[0] == 2
     assert config.network.strides[0] == (1, 2, 2)
+    # Nor are they mixed by a rotation out of their plane.
+    assert config.sample.rotate_deg == (15.0, 0.0, 0.0)
+
+
+def test_a_network_of_single_slices_has_kernels_within_them() -> None:
+    data = fingerprint((10, 256, 216), spacings=((10.0, 1.5, 1.5),))
+    config, _ = plan(data, RunConfig(sample=SampleConfig(patch=(1, 216, 216))))
+    assert config.network.kernel_size is not None
+    assert {kernel[0] for kernel in config.network.kernel_size} == {1}

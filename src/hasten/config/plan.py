@@ -37,6 +37,8 @@ _SEEN, _SEEN_IN_SHORT = 0.25, 0.5
 """Least share of the median case that a patch should show (nnU-Net's for its low resolution), and in a short run."""
 _BOX = 1.25
 """A patch that is this many times as large as the box of all labels shows enough."""
+_THICK_PATCH = 3
+"""Width of a patch over its number of slices, from which on a rotation out of the plane mixes slices that lie apart."""
 _LEAST_KEPT = 0.85
 """Least Dice, of the worst class, that a coarser grid keeps of the labels."""
 
@@ -334,6 +336,16 @@ def _flip_prob(plan: Plan) -> Decision:
     return Decision((0.0, 0.0, 0.0), "oriented volumes: anatomy has a side, and mirror images cost Dice in short runs")
 
 
+def _rotate_deg(plan: Plan) -> Decision | None:
+    patch: Triple = plan.decisions["sample.patch"].value
+    decision = _strength(ROTATE_DEG, plan)
+    # 2-D uses the first.
+    if decision is None or plan.fingerprint.spatial_dims == 2 or max(patch) <= _THICK_PATCH * patch[0]:
+        return decision
+    reason = f"within the slices, as a patch is over {_THICK_PATCH} times as wide as it has slices: nnU-Net's rule"
+    return Decision((ROTATE_DEG[0], 0.0, 0.0), reason)
+
+
 def _strength(value: Any, plan: Plan) -> Decision | None:
     augment = plan.config.augment
     if augment.chain or augment.preset != "default":
@@ -376,7 +388,7 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("sample.patch", _patch),
     ("sample.batch_size", _batch_size),
     ("sample.flip_prob", _flip_prob),
-    ("sample.rotate_deg", partial(_strength, ROTATE_DEG)),
+    ("sample.rotate_deg", _rotate_deg),
     ("sample.scale_range", partial(_strength, SCALE_RANGE)),
     ("sample.stages", lambda _: Decision((), "full patches in every step", "default")),
     ("network.strides", decide_strides),

@@ -89,7 +89,7 @@ def decide_kernel_size(plan: Plan) -> Decision | None:
     """nnU-Net's rule: 1 along an axis until its voxels are less than twice as long as the shortest, 3 from there on."""
     if "kernel_size" not in plan.built_in.settings:
         return None
-    flat = plan.fingerprint.spatial_dims == 2
+    flat = plan.decisions["sample.patch"].value[0] == 1
     voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
     three = (1 if flat else 3, 3, 3)
     for step in plan.decisions["network.strides"].value:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hasten.config.augment import ROTATE_DEG
 from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
@@ -39,7 +40,8 @@ LEAST_WIDE_STEPS = 3500
 """Fewest steps of a wider network: those of the run that showed its gain (docs/engine.md)."""
 STRONG_STEPS = 1500
 """Fewest steps with nnU-Net's ranges of rotation and zoom, which then give a higher Dice (docs/engine.md)."""
-STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
+STRONG_ROTATION, STRONG_ZOOM = 2.0, (0.7, 1.4)
+"""nnU-Net's ranges: times the planned angles, and the zoom."""
 SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
 """`sample.stages` of 3-D runs of `STAGED_STEPS` to `STRONG_STEPS` steps whose patches hold a case: they then reach a
 higher Dice, and runs on crops a lower one (docs/engine.md)."""
@@ -209,11 +211,15 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
 
 
 def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
-    """`planned` with `STRONG` for what the user left open, where the preset has these strengths."""
+    """`planned` with nnU-Net's ranges for what the user left open, where the preset has these strengths."""
     config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
         return planned
-    changed = {name: value for name, value in STRONG.items() if planned.decisions[f"sample.{name}"].open}
+    strong: dict[str, Any] = {
+        "rotate_deg": tuple(STRONG_ROTATION * angle for angle in config.sample.rotate_deg or ROTATE_DEG),
+        "scale_range": STRONG_ZOOM,
+    }
+    changed = {name: value for name, value in strong.items() if planned.decisions[f"sample.{name}"].open}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
