@@ -3,9 +3,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 
@@ -295,3 +298,15 @@ def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:
     assert split_warnings(planned.case_set, part, planned.train[1:], planned.validation) == ()
     assert "data.split leaves out" in warning
     assert f"1 of 5 cases ({planned.train[0].id}); add " in warning
+
+
+def test_cases_with_voxels_of_another_unit_are_named(source: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(source, tmp_path / "set", ignore=shutil.ignore_patterns("cache"))
+    for name in ("imagesTr", "labelsTr"):
+        path = folder / name / "phantom_002.nii.gz"
+        image = nibabel.load(path)
+        affine = np.diag([10.0, 10.0, 10.0, 1.0]) @ image.affine
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), affine), path)
+    (warning,) = [each for each in plan_run(config_of(folder)).warnings if "times larger" in each]
+    assert "phantom_002 (20 x 10 x 10 mm)" in warning
+    assert "phantom_001" not in warning

@@ -186,8 +186,9 @@ class Plan:
         return _SEEN_IN_SHORT if limit_s <= self.budget.short_s else _SEEN
 
     @property
-    def median_spacing(self) -> list[float]:
-        return list(map(median, zip(*self.fingerprint.spacings, strict=True)))
+    def median_spacing(self) -> Spacing:
+        depth, height, width = map(median, zip(*self.fingerprint.spacings, strict=True))
+        return depth, height, width
 
     @property
     def voxel(self) -> Spacing:

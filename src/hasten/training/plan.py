@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -47,6 +48,9 @@ from hasten.runtime.device import pick_device
 from hasten.runtime.out_of_memory import memory_mistakes
 
 log = logging.getLogger(__name__)
+
+_FAR = 4.0
+"""A side of a voxel that is so many times the usual one, or a part of it, may be in another unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,17 +243,40 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
 def source_warnings(
     case_set: CaseSet, split: SplitConfig, fingerprint: Fingerprint, train: Sequence[Case], validation: Sequence[Case]
 ) -> tuple[str, ...]:
-    """Warnings about what the source declares: its split, and files that lie beside the image of their case."""
+    """Warnings about what the source declares: its split, files beside the image of their case, and odd spacings."""
     warnings = split_warnings(case_set, split, train, validation)
     beside = fingerprint.misplaced
-    if not beside:
-        return warnings
-    return (
-        *warnings,
-        f"{case_set.source}: the corners of {len(beside)} file{'' if len(beside) == 1 else 's'} lie up to "
-        f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
-        "check the affines if that is more than rounding",
-    )
+    if beside:
+        warnings += (
+            f"{case_set.source}: the corners of {len(beside)} file{'' if len(beside) == 1 else 's'} lie up to "
+            f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
+            "check the affines if that is more than rounding",
+        )
+    far, usual = _odd_spacings(case_set, fingerprint)
+    if far:
+        several = "s" * (len(far) > 1)
+        warnings += (
+            f"{case_set.source}: the voxels of {len(far)} case{several} are over {_FAR:g} times larger or smaller than "
+            f"the usual {usual}: {first_few(far)}; check the spacing in the headers",
+        )
+    return warnings
+
+
+def _odd_spacings(case_set: CaseSet, fingerprint: Fingerprint) -> tuple[list[str], str]:
+    """Cases whose spacing is far from the usual one, with theirs; and the usual one."""
+    usual = [median(column) for column in zip(*fingerprint.spacings, strict=True)]
+    far = {
+        case.id: spacing
+        for case, spacing in zip(case_set.cases, fingerprint.spacings, strict=True)
+        if any(not 1 / _FAR <= mm / at <= _FAR for mm, at in zip(spacing, usual, strict=True))
+    }
+    if fingerprint.spatial_dims == 2:  # whose sizes in mm decide nothing
+        far = {}
+    return [f"{case} ({_mm(spacing)})" for case, spacing in far.items()], _mm(usual)
+
+
+def _mm(spacing: Sequence[float]) -> str:
+    return f"{' x '.join(f'{side:.3g}' for side in spacing)} mm"
 
 
 def _raise(mistakes: list[str]) -> None:
