@@ -26,7 +26,7 @@ from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
 from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
-from hasten.runtime.device import pick_device
+from hasten.runtime.device import current_device, pick_device
 from hasten.runtime.variant import variant_of
 from hasten.training.components import LoopComponents
 from hasten.training.loop import Loop
@@ -65,7 +65,8 @@ def train_detection(
     clock.span("import").add(clock.elapsed)
     changes = Changes()
     lock = run_lock(out, resume=resume, patient=world.restarts > 0)
-    with lock, all_random_states_kept(pick_device(config.train.device)):
+    device = pick_device(config.train.device)
+    with lock, current_device(device), all_random_states_kept(device):
         if resume:
             config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
         with starting(out, world, resume=resume):

@@ -40,6 +40,7 @@ from hasten.prediction.postprocess import Cleanings, postprocessed, postprocesse
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
 from hasten.runtime.core_follower import cores_followed
+from hasten.runtime.device import current_device
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def predict_cases(
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
-    with cores_followed(model.inference.device):
+    with current_device(model.inference.device), cores_followed(model.inference.device):
         for error, target in chain(
             _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
             _segmented([job for job in jobs if job[0].id in sections], model),

@@ -16,6 +16,7 @@ from hasten.prediction.ensemble import read_members, with_infer
 from hasten.prediction.model import Model, load_members, predict_labels
 from hasten.prediction.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.prepare.case import prepare_case
+from hasten.runtime.device import current_device
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Predictor:
         chances = None
         if probabilities:
             chances = np.zeros((len(self.model.classes), *image.shape[1:]), np.float32)
-        label, _, warnings = predict_labels(prepared, self.model, probabilities=chances)
+        with current_device(self.model.inference.device):
+            label, _, warnings = predict_labels(prepared, self.model, probabilities=chances)
         for warning in filter(None, warnings):
             log.warning("array: %s", warning)
         result = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances

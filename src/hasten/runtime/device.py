@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -35,6 +36,11 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         names = "".join(f"cuda:{index}, " for index in range(count))
         raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
     return device
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU that is named by its number the current one for the block: Triton launches nowhere else."""
+    return nullcontext() if device.type != "cuda" or device.index is None else torch.cuda.device(device)
 
 
 def synchronize(device: torch.device) -> None:

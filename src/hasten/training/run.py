@@ -50,7 +50,7 @@ from hasten.observe.rundir import (
 )
 from hasten.observe.trackers import check_trackers
 from hasten.runtime.core_follower import cores_followed
-from hasten.runtime.device import pick_device
+from hasten.runtime.device import current_device, pick_device
 from hasten.training.components import Evaluator, LoopComponents, RunComponents
 from hasten.training.compose import prepare_run
 from hasten.training.loop import Loop
@@ -119,7 +119,12 @@ def train(
     device = pick_device(config.train.device, world)
     build_ahead()
     try_triton_ahead(device)
-    with process_group(world, config.distribute, device), all_random_states_kept(device), cores_followed(device):
+    with (
+        current_device(device),
+        process_group(world, config.distribute, device),
+        all_random_states_kept(device),
+        cores_followed(device),
+    ):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.phantoms.organs import write_phantoms
+from hasten.prediction.predict import predict
+from hasten.runtime.device import current_device
+from hasten.training.run import train
+from tests.training.runs import config_of
+
+
+def test_a_numbered_gpu_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[torch.device] = []
+
+    def device_block(device: torch.device) -> AbstractContextManager[None]:
+        set_to.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", device_block)
+    for name in ("cpu", "cuda", "cuda:1"):
+        with current_device(torch.device(name)):
+            pass
+    assert set_to == [torch.device("cuda:1")]
+
+
+def test_training_and_prediction_make_their_device_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton launches its kernels on no other."""
+    seen: list[str] = []
+
+    def block(device: torch.device) -> AbstractContextManager[None]:
+        seen.append(str(device))
+        return nullcontext()
+
+    for where in ("training.run", "prediction.predict"):
+        monkeypatch.setattr(f"hasten.{where}.current_device", block)
+    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 16, 16))
+    train(config_of(source, tmp_path / "cache", "train.steps=1"), tmp_path / "run")
+    predict(tmp_path / "run", source / "imagesTr" / "phantom_000.nii.gz", tmp_path / "out", device="cpu")
+    assert seen == ["cpu", "cpu"]
