@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     others = busy_machine()
     results = merged(given.merge) if given.merge else measured(given)
     settings = {"about": ABOUT, "split": given.split, "choices": CHOICES}
-    finish("any_data", claims(results, given.split), results, given.out, given.quick, settings=settings,
+    label = "any_data" if given.split == 0 else "any_data_choices"
+    finish(label, claims(results, given.split), results, given.out, given.quick, settings=settings,
            others_before=others)  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from hasten.phantoms.organs import write_phantoms
 from hasten.training import loop, run
 from hasten.training.run import train
 from hasten.training.time_limit import TimeLimit
-from hasten.training.validate import CaseEvaluator, validate
+from hasten.training.validate import CaseEvaluator, Rates, validate
 from tests.training.runs import assert_equal, assert_same_run, at_step, checkpoint, config_of, metrics
 
 
@@ -205,7 +205,8 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_voxel: float
 ) -> None:
     """No mirror images, less overlap and fewer cases, at least one."""
-    monkeypatch.setattr(CaseEvaluator, "_voxel_seconds", lambda self, network: seconds_a_voxel)
+    rates = Rates(network_s=seconds_a_voxel, grid_s=0.0)
+    monkeypatch.setattr(CaseEvaluator, "_measured_rates", lambda self, network: rates)
     limit = "train.max_seconds=1e9" if seconds_a_voxel < 1 else "train.max_seconds=2000"
     config = make("train.steps=2", limit, "infer.flip_axes=[0]", "data.split.fraction=0.5")
     monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
@@ -215,6 +216,22 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     if shorter is not None:
         assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
+
+
+def test_the_best_weights_are_those_of_the_validations_that_cover_the_most(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, thought to take long, covers one case; by its time the others cover all."""
+    rates = Rates(network_s=0.01, grid_s=0.0)
+    monkeypatch.setattr(CaseEvaluator, "_measured_rates", lambda self, network: rates)
+    monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
+    config = make("train.steps=4", "train.validate_every=1", "train.max_seconds=2000", "data.split.fraction=0.5")
+    summary = train(config, tmp_path / "run")
+    first, *others = metrics(tmp_path / "run", "validation")
+    assert "shorter validation" not in summary["accelerators"]
+    assert others
+    assert summary["best"]["value"] == max(record["dice"] for record in others)
+    assert summary["best"]["step"] > first["step"]
 
 
 def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(

@@ -46,9 +46,13 @@ class Simulated:
     """Steps before it."""
 
     def fit(self, network: torch.nn.Module, seconds: float) -> float:
-        """The evaluator's: validations are shortened as far as `least`, in truth as much as in the estimate."""
-        expected = min(self.estimate, max(seconds, self.least))
-        self.taken_s = self.validation_s * expected / self.estimate
+        """The evaluator's: validations are shortened as far as `least`, in truth as much as in the estimate.
+
+        The estimate is right once there was a validation.
+        """
+        estimate = self.validation_s if self.validations else self.estimate
+        expected = min(estimate, max(seconds, self.least * estimate / self.estimate))
+        self.taken_s = self.validation_s * expected / estimate
         return expected
 
     def run(self) -> PacedSchedule:
@@ -173,3 +177,11 @@ def test_a_validation_that_was_expected_to_take_much_longer_is_tried_at_half_of_
     assert run.validations == 2
     assert run.first_validation * 0.2 < 0.75 * (60 - 15)
     assert 0.96 * 60 < run.now <= 60
+
+
+def test_a_validation_covers_more_once_the_first_one_has_told_how_long_it_takes() -> None:
+    run = Simulated(seconds=120.0, step_s=[0.2], validation_s=4.0, estimate=60.0)
+    run.run()
+    assert run.validations >= 2
+    assert run.taken_s == 4.0  # 0.44 s the first one: 6.6 of what was thought to take 60
+    assert 0.96 * 120 < run.now <= 120

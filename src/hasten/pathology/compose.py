@@ -99,6 +99,11 @@ class TileEvaluator:
         return {}
 
     @property
+    def covers(self) -> None:
+        """All tiles, always."""
+        return None
+
+    @property
     def repeated(self) -> float:
         """Time of those heat maps, in validations."""
         return _READING * self.cells / len(self.tiles.label)

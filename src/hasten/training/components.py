@@ -84,6 +84,10 @@ class Evaluator(Protocol):
         """How validations are shared among ranks, and shortened."""
 
     @property
+    def covers(self) -> object:
+        """What a validation covers: scores are compared only where it is the same."""
+
+    @property
     def repeated(self) -> float:
         """Time of the inference that follows the last validation, such as the report's examples, in validations."""
 

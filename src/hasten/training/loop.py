@@ -98,6 +98,7 @@ class Loop:
         self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
+        self._best_covers = evaluator.covers
         self.last: Any = None
         """The evaluator's last score; None before the first validation."""
         self.validated_network = components.validated
@@ -259,7 +260,7 @@ class Loop:
         with self.clock.span("validate"):
             network = self.validated_network = self.strategy.whole(self.components.validated)
             score = self.evaluator(network, room=self.limit.room)
-        self._record(score, step, network, seconds=time.perf_counter() - begin)
+        self._record(score, step, network, seconds=time.perf_counter() - begin, last=ends)
         if self.limit.expired():  # by a validation that took longer than those before
             self.limit.over, self.status = True, "time_up"
 
@@ -268,14 +269,16 @@ class Loop:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
 
-    def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float) -> None:
-        self.last, value = score, score.value(self.evaluator.metric)
-        self.limit.validated(seconds)
+    def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float, last: bool) -> None:
+        self.last, value, covers = score, score.value(self.evaluator.metric), self.evaluator.covers
+        self.limit.validated(seconds, last=last)  # after which a validation may cover more
         # The clocks of ranks differ, and all must stop at the same step.
         now = broadcast_from_rank0(self.world, self.time_s())
         if self.world.first:
             line = {"kind": "validation", "step": step, "time_s": now, **score.record(), "seconds": seconds}
             self.records.record(line)
+        if covers != self._best_covers:  # other cases, on which the best weights so far were not judged
+            self.best, self._best_covers = Best(value=math.nan, step=0), covers
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
             self._save_best(self.evaluator.content(network, score, step))

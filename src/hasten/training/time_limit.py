@@ -152,10 +152,13 @@ class TimeLimit:
         fits |= self._is_untimed_at_half and self.room() > 2 * self.validation_s
         return broadcast_from_rank0(self.world, fits)
 
-    def validated(self, seconds: float) -> None:
-        """A validation took this long."""
-        self.validation_s, self._safety = seconds, _LAST_VALIDATION
+    def validated(self, seconds: float, *, last: bool = False) -> None:
+        """A validation took this long. The first one tells what the following ones can cover, unless it is the last."""
         self._validating_s += seconds
+        self.validation_s = seconds
+        if self.seconds is not None and self._safety == _FIRST_VALIDATION and not last:
+            self.validation_s = self._evaluator.fit(self._whole(), self._longest)
+        self._safety = _LAST_VALIDATION
 
     def room(self) -> float:
         """Seconds that are left for a validation under way, beside what must follow."""

@@ -116,6 +116,16 @@ def _predictions(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Seconds of a validation for each voxel."""
+
+    network_s: float
+    """Of the windows that go through the network."""
+    grid_s: float
+    """Of a prepared case, for its scores on the voxels of the image's file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shorter:
     """What a validation covers, and by which inference."""
 
@@ -136,8 +146,13 @@ class CaseEvaluator:
         """What a validation covers."""
         self._case_seconds: list[float] = []
         self._own_labels = own_labels_of(components.planned)
+        self._rates: Rates | None = None
+        self._timed = False
+        """Whether the rates are those of a validation, and not of a part of a case."""
         self._shortened: str | None = None
         """What a shorter validation covers; None for whole ones."""
+        self._last_shortened: str | None = None
+        """The same, of the last one that was made."""
 
     @property
     def accelerators(self) -> Accelerators:
@@ -146,8 +161,8 @@ class CaseEvaluator:
             costs = validation_costs(self.components)
             text = balance_sentence(costs, partition(costs, world.size))
             accelerators["validation cases"] = Accelerator(True, "default", text)
-        if self._shortened is not None:
-            accelerators["shorter validation"] = Accelerator(True, "measured", self._shortened)
+        if self._last_shortened is not None:
+            accelerators["shorter validation"] = Accelerator(True, "measured", self._last_shortened)
         return accelerators
 
     @property
@@ -156,21 +171,35 @@ class CaseEvaluator:
 
     def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> Dice:
         """Run `validate` on the components of the run."""
-        return validate(
+        before, begin = list(self._case_seconds), time.perf_counter()
+        self._last_shortened = self._shortened
+        dice = validate(
             self.components, network, self._case_seconds, shorter=self.covers, room=room, own_labels=self._own_labels
         )
+        if self._rates is not None and self._case_seconds != before:  # it was not cut off
+            pace = (time.perf_counter() - begin) / self._expected(self.covers)
+            self._rates, self._timed = (
+                Rates(network_s=pace * self._rates.network_s, grid_s=pace * self._rates.grid_s),
+                True,
+            )
+        return dice
 
     def fit(self, network: nn.Module, seconds: float) -> float:
-        """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
+        """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit.
+
+        By the time of the last validation; before the first one, by that of a part of a case.
+        """
         world, whole = self.components.step.strategy.world, self._whole
-        voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
-        told, self.covers, expected = self.covers, whole, voxel_s * sum(self._voxels(whole))
+        if not self._timed:
+            self._rates = self._measured_rates(network)
+        self._rates = broadcast_from_rank0(world, self._rates)
+        told, self.covers, expected = self.covers, whole, self._expected(whole)
         whole_s, said = expected, "the validation is not shortened after all"
         self._shortened = None
-        for covers in self._shorter(whole, seconds / voxel_s):
+        for covers in self._shorter(whole, seconds):
             if expected <= seconds:
                 break
-            self.covers, expected = covers, voxel_s * sum(self._voxels(covers))
+            self.covers, expected = covers, self._expected(covers)
         if self.covers != whole:
             how, usual = self.covers.inference, whole.inference
             mirrored = ", no mirror images" if how.flip_axes != usual.flip_axes else ""
@@ -185,18 +214,34 @@ class CaseEvaluator:
             log.warning(said)
         return expected
 
-    def _shorter(self, whole: Shorter, voxels: float) -> Iterator[Shorter]:
-        """Shorter and shorter validations. voxels: those that there is time for."""
+    def _shorter(self, whole: Shorter, seconds: float) -> Iterator[Shorter]:
+        """Shorter and shorter validations. seconds: that there are for one."""
         inference = dataclasses.replace(whole.inference, flip_axes=())
         yield dataclasses.replace(whole, inference=inference)
+        size = self.components.step.strategy.world.size
         for overlap in (min(_SMALL_OVERLAP, inference.overlap), 0.0):
             inference = dataclasses.replace(inference, overlap=overlap)
             faster = dataclasses.replace(whole, inference=inference)
             yield faster
-            yield dataclasses.replace(faster, cases=_within(self._voxels(faster), voxels))
+            yield dataclasses.replace(faster, cases=_within(self._case_costs(faster), size * seconds))
 
-    def _voxel_seconds(self, network: nn.Module) -> float:
-        """Seconds of inference for a voxel that goes through the network, by a part of a case as large as a window."""
+    def _expected(self, covers: Shorter) -> float:
+        """Seconds that a validation should take, its cases shared among the ranks."""
+        return sum(self._case_costs(covers)) / self.components.step.strategy.world.size
+
+    def _case_costs(self, covers: Shorter) -> list[float]:
+        """Seconds that each case should take; those in several windows or mirror images count as often."""
+        assert self._rates is not None
+        arena, mirrored = self.components.arena, 2 ** len(covers.inference.flip_axes)
+        costs: list[float] = []
+        for case in arena.index(tuple(self.components.planned.validation[position].id for position in covers.cases)):
+            shape, geometry = arena.shapes[case], arena.geometry[case]
+            grid_s = self._rates.grid_s * prod(shape) if is_resampled(geometry) else 0.0
+            costs.append(mirrored * self._rates.network_s * _voxels(covers.inference, shape) + grid_s)
+        return costs
+
+    def _measured_rates(self, network: nn.Module) -> Rates:
+        """By a part of a case as large as a window, and another time decided on the voxels of the image's file."""
         arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
         case = arena.index((self.components.planned.validation[0].id,))[0]
         geometry, (depth, height, width) = arena.geometry[case], inference.patch
@@ -204,23 +249,20 @@ class CaseEvaluator:
         shape = volume_shape(part)
         sides = zip(shape, geometry.crop_shape, geometry.shape, strict=True)
         own_depth, own_height, own_width = (max(1, round(side * own / prepared)) for side, own, prepared in sides)
-        geometry = dataclasses.replace(geometry, shape=shape, crop_shape=(own_depth, own_height, own_width))
         training = network.training
         network.eval()
-        passes: list[float] = []
-        for _ in range(3):  # kernels are chosen in the first
-            begin = time.perf_counter()
-            infer_on_own_grid(network, part, geometry, inference).cpu()
-            passes.append(time.perf_counter() - begin)
+        seconds: list[float] = []
+        for crop_shape in (shape, (own_depth, own_height, own_width)):
+            placed = dataclasses.replace(geometry, shape=shape, crop_shape=crop_shape)
+            passes: list[float] = []
+            for _ in range(3):  # kernels are chosen in the first
+                begin = time.perf_counter()
+                infer_on_own_grid(network, part, placed, inference).cpu()
+                passes.append(time.perf_counter() - begin)
+            seconds.append(min(passes))
         network.train(training)
-        return min(passes) / prod(padded_size(volume_shape(part), inference))
-
-    def _voxels(self, covers: Shorter) -> list[float]:
-        """Voxels that go through the network for each case, those in several windows or mirror images as often."""
-        arena, mirrored = self.components.arena, 2 ** len(covers.inference.flip_axes)
-        ids = tuple(self.components.planned.validation[position].id for position in covers.cases)
-        shapes = [volume_shape(arena.label(case)[None]) for case in arena.index(ids)]
-        return [float(mirrored * _voxels(covers.inference, shape)) for shape in shapes]
+        network_s, grid_s = seconds[0], max(0.0, seconds[1] - seconds[0])
+        return Rates(network_s=network_s / prod(padded_size(shape, inference)), grid_s=grid_s / prod(shape))
 
     def content(self, network: nn.Module, score: Dice, step: int) -> dict[str, Any]:
         """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
