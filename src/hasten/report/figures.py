@@ -7,7 +7,6 @@ text in the page's own font. User text never enters a figure: legends are HTML n
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +45,8 @@ class Line:
     color: str
     width: float = 1.8
     dashed: bool = False
-    markers: bool = False
-    """Crosses in place of a line."""
     spread: Sequence[tuple[float, float]] = ()
     """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
-    band: Sequence[tuple[float, float]] = ()
-    """Lowest and highest value at each x, drawn as a shaded area."""
 
 
 def color(index: int) -> str:
@@ -67,7 +62,6 @@ def line_chart(
     x_label: str = "",
     level: float | None = None,
     log: bool = False,
-    log_x: bool = False,
     bounds: tuple[float, float | None] | None = None,
     ticks: Sequence[float] = (),
 ) -> str:
@@ -94,15 +88,11 @@ def line_chart(
         axes.yaxis.set_minor_formatter(_Plain(minor_thresholds=(2, 0.6)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6))
-    if log_x:
-        axes.set_xscale("log", base=2)
-        axes.minorticks_off()
-    else:
-        axes.set_xlim(left=0)
+    axes.set_xlim(left=0)
     if bounds is not None:
         axes.set_ylim(*bounds)
     if ticks:
-        ticks = _apart(ticks, log=log_x)
+        ticks = _apart(ticks)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(7))
@@ -144,14 +134,12 @@ def strip_chart(
     return _svg(figure, id_prefix=id_prefix, describe=describe, height=height)
 
 
-def _apart(ticks: Sequence[float], *, log: bool) -> list[float]:
-    """The ticks that lie far enough from the next larger one: of a logarithmic axis, 1/12 of its length."""
-    places = {tick: math.log2(tick) if log else tick for tick in sorted(ticks)}
-    last = max(places.values())
-    least = (last - min(places.values())) / 12 if log else last / 24
+def _apart(ticks: Sequence[float]) -> list[float]:
+    """The ticks that lie far enough from the next larger one."""
+    least = max(ticks) / 24
     apart: list[float] = []
-    for tick in reversed(places):
-        if not apart or places[apart[-1]] - places[tick] >= least:
+    for tick in sorted(ticks, reverse=True):
+        if not apart or apart[-1] - tick >= least:
             apart.append(tick)
     return apart[::-1]
 
@@ -164,17 +152,14 @@ def _draw(axes: matplotlib.axes.Axes, line: Line, divisor: float) -> None:
         y,
         color=hue,
         linewidth=line.width,
-        linestyle="none" if line.markers else (0, (5, 4)) if line.dashed else "solid",
-        marker="x" if line.markers else "o" if len(y) <= 30 and not line.dashed else None,
-        markersize=8 if line.markers else 3.5,
-        markeredgewidth=2.4 if line.markers else 0,
+        linestyle=(0, (5, 4)) if line.dashed else "solid",
+        marker="o" if len(y) <= 30 and not line.dashed else None,
+        markersize=3.5,
+        markeredgewidth=0,
     )
     if line.spread:
         low, high = zip(*line.spread, strict=True)
         axes.vlines(line.x, low, high, color=hue, linewidth=1.2)
-    if line.band:
-        low, high = zip(*line.band, strict=True)
-        axes.fill_between(line.x, low, high, color=hue, alpha=0.2, linewidth=0)
 
 
 class _Plain(LogFormatter):
