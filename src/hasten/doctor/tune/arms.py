@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +59,6 @@ _COMPILE_S = 30.0
 """Assumed seconds for compiling a network, until one was compiled."""
 _SAME_LABELS = 0.999
 """Share of the voxels that must keep their label in windows of another batch."""
-_SAFE = 0.9
-"""Share of the free memory that a step may take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +66,7 @@ class Arm:
     """One setting, ready to be timed."""
 
     call: Callable[[], float]
-    """Seconds of the work of one step of the base's batch, or of one validation."""
+    """Seconds of a step, or of one validation."""
     trace: Trace
     """Compared with another arm's: loss and gradient norm, or labels and their number."""
     once: float = 0.0
@@ -117,29 +114,6 @@ class Arms:
             homes.append("device")
         return [home for home in homes if home not in (self.start["cache.home"], here.home)]
 
-    def fits(self, batch_size: int) -> bool:
-        """Whether memory has room for what a step of such a batch keeps for its backward pass."""
-        cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if cuda else available_memory()
-        return batch_size * self._sample_bytes <= _SAFE * free
-
-    @cached_property
-    def _sample_bytes(self) -> int:
-        """Bytes that the backward pass of one sample needs, weights aside."""
-        components = self.components(self.start)
-        step, (image, label) = components.step, first_batch(components)
-        weights = {weight.untyped_storage().data_ptr() for weight in step.update.weights.parameters()}
-        kept: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            step.forward(image[:1], label[:1])
-        return sum(size for pointer, size in kept.items() if pointer not in weights)
-
     def components(self, setting: Setting) -> RunComponents:
         """The run assembled as `train` does, but for compiling the network, with a negligible learning rate."""
         planned = self.planned
@@ -178,10 +152,9 @@ class Arms:
         synchronize(self.device)
         if setting["train.compile"]:
             once += time.perf_counter() - begin
-        scale = int(self.start["sample.batch_size"]) / int(setting["sample.batch_size"])
-        return Arm(call=self._steps(components, step, scale), trace=trace, once=once)
+        return Arm(call=self._steps(components, step), trace=trace, once=once)
 
-    def _steps(self, components: RunComponents, step: TrainStep, scale: float) -> Callable[[], float]:
+    def _steps(self, components: RunComponents, step: TrainStep) -> Callable[[], float]:
         """Steps with their batches, through the feed that a run has."""
         captured, done = components.captured if step is components.step else None, 0
 
@@ -198,7 +171,7 @@ class Arms:
                     for index, batch in enumerate(batches):
                         step(batch["image"], batch["label"], index)
             synchronize(self.device)
-            return scale * (time.perf_counter() - begin) / self.steps
+            return (time.perf_counter() - begin) / self.steps
 
         if captured is not None:
             while done < 8:  # through the warm-up and the capture
@@ -246,8 +219,7 @@ class Arms:
                 except Exception as error:
                     results[setting] = ArmResult(outcome="failed", why=_reason(error))
                     continue
-                same = base["sample.batch_size"] == setting["sample.batch_size"]
-                sound, text = agreement(kind, arm.trace, reference.trace, same=same)
+                sound, text = agreement(kind, arm.trace, reference.trace)
                 if sound:
                     agreed[setting] = arm, text
                 else:
@@ -331,14 +303,11 @@ def _spread(times: list[float]) -> float:
     return (third - first) / middle
 
 
-def agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tuple[bool, str]:
-    """Whether the numbers agree with the base's within lower precision, and how far they differ. same: the batches."""
+def agreement(kind: Kind, trace: Trace, reference: Trace) -> tuple[bool, str]:
+    """Whether the numbers agree with the base's within lower precision, and how far they differ."""
     if kind == "validate":
         share = float((trace[0] == reference[0]).float().mean())
         return share >= _SAME_LABELS, f"{share:.2%} of the labels are the same"
-    if not same:
-        finite = bool(torch.isfinite(torch.stack(list(trace))).all())
-        return finite, "another batch, so that its loss is not compared" if finite else "its loss is not finite"
     loss, norm = (_difference(*pair) for pair in zip(trace, reference, strict=True))
     return agrees(trace, reference), f"loss {loss}, gradient norm {norm}"
 

@@ -9,11 +9,7 @@ from typing import Any
 from hasten.config.load import from_dict, to_dict
 from hasten.config.schema import RunConfig
 from hasten.doctor.training import WINDOW_BATCH, RunPlan
-from hasten.doctor.tune.search import ArmResult, Changes, Setting, Stage, Value
-
-BATCH = "batch size"
-_BATCH_LEAST = 0.15
-"""Share that another batch must gain to be taken, as it changes the training."""
+from hasten.doctor.tune.search import ArmResult, Changes, Setting, Stage
 
 
 def start_of(planned: RunPlan) -> Setting:
@@ -28,19 +24,13 @@ def start_of(planned: RunPlan) -> Setting:
             "train.capture": bool(train.capture),
             "cache.home": config.cache.home,
             "sample.compile": bool(sample.compile),
-            "sample.batch_size": sample.batch_size,
             "infer.batch_size": config.infer.batch_size or WINDOW_BATCH,
         }
     )
 
 
-def stages_of(
-    planned: RunPlan, start: Setting, homes: Iterable[str], fits: Callable[[int], bool], *, larger_batch: bool = False
-) -> list[Stage]:
-    """Stages from what matters most. homes: where the cases would fit; fits: whether a step of such a batch would.
-
-    larger_batch: whether another batch size may be taken instead of only reported.
-    """
+def stages_of(planned: RunPlan, start: Setting, homes: Iterable[str]) -> list[Stage]:
+    """Stages from what matters most. homes: where the cases would fit."""
     cuda = planned.device.type == "cuda"
     precisions = ("fp32", "tf32", "bf16", "fp16") if cuda else ("fp32", "bf16")
     grid: tuple[Changes, ...] = tuple(
@@ -55,30 +45,16 @@ def stages_of(
     feed: list[Changes] = [{"cache.home": home} for home in homes]
     feed += [{"sample.compile": not start["sample.compile"]}]
     feed += [{"cache.home": home, "sample.compile": True} for home in homes] if cuda else []
+    graph: tuple[Changes, ...] = ({"train.capture": True}, {"train.capture": False})
     windows = int(start["infer.batch_size"])
     sizes = dict.fromkeys((max(1, windows // 2), 2 * windows, 4 * windows))
-    stages = [
+    return [
         Stage(name="precision and memory format", changes=grid, weight=4.0),
         Stage(name="compiling", changes=compiled, weight=2.0),
         Stage(name="cache home and batch program", changes=tuple(feed), weight=2.0),
+        *([Stage(name="CUDA graph", changes=graph)] if cuda else []),
         Stage(name="sliding window", kind="validate", changes=tuple({"infer.batch_size": each} for each in sizes)),
     ]
-    if cuda:
-        graph: tuple[Changes, ...] = ({"train.capture": True}, {"train.capture": False})
-        stages.insert(3, Stage(name="CUDA graph", changes=graph))
-    batches = _batches(planned, int(start["sample.batch_size"]), fits)
-    if batches:
-        stages.append(Stage(name=BATCH, changes=batches, least=_BATCH_LEAST, takes=larger_batch))
-    return stages
-
-
-def _batches(planned: RunPlan, size: int, fits: Callable[[int], bool]) -> tuple[Changes, ...]:
-    sample = planned.config.sample
-    if sample.stages or sample.fit_batch:
-        return ()
-    sizes = [*(each for each in (2 * size, 4 * size) if fits(each)), size // 2]
-    least = max(1, planned.config.train.accumulate)
-    return tuple({"sample.batch_size": each} for each in sizes if each >= least)
 
 
 def pays_within(steps: int) -> Callable[[Setting, ArmResult], str]:
@@ -97,14 +73,8 @@ def pays_within(steps: int) -> Callable[[Setting, ArmResult], str]:
     return against
 
 
-def apply_changes(
-    config: RunConfig, planned: RunConfig, start: Setting, best: Setting, decided: Iterable[str]
-) -> RunConfig:
-    """`config` with what `best` changes, and with fields that it leaves open where the search decided about them.
-
-    planned: the same with the plan's decisions filled in. A batch of another size keeps the patches of the whole run,
-    so that there are fewer steps of a larger one, and scales the learning rate from the old one.
-    """
+def apply_changes(config: RunConfig, start: Setting, best: Setting, decided: Iterable[str]) -> RunConfig:
+    """`config` with what `best` changes, and with fields that it leaves open where the search decided about them."""
     tree = to_dict(config)
     changed = best.apart(start)
     for name in {*changed, *decided}:
@@ -113,19 +83,7 @@ def apply_changes(
             tree[section][key] = best[name]
     if "cache.home" in changed:
         tree["cache"] |= {"device": "auto", "ram": "auto"}
-    if "sample.batch_size" in changed:
-        _resize(tree, planned, start["sample.batch_size"], best["sample.batch_size"])
     return from_dict(tree, where="the tuned run")
-
-
-def _resize(tree: dict[str, Any], planned: RunConfig, before: Value, after: Value) -> None:
-    train = planned.train
-    tree["train"]["learning_rate"] = train.learning_rate
-    tree["train"]["learning_rate_batch"] = train.learning_rate_batch or before
-    for name in ("steps", "validate_every", "checkpoint_every"):
-        count = getattr(train, name)
-        if count is not None:
-            tree["train"][name] = max(1, round(count * int(before) / int(after)))
 
 
 def changes_between(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
