@@ -108,10 +108,14 @@ def write_text(path: Path, text: str) -> None:
 
 def append_jsonl(path: Path, record: Any) -> None:
     """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
-    line = _json_line(record)
+    append_text(path, _json_line(record))
+
+
+def append_text(path: Path, text: str, *, header: str = "") -> None:
+    """Add whole lines to a file that begins with `header`, repaired first as by `append_jsonl`."""
     _end_with_newline(path)
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(line)
+        file.write(text if file.tell() else header + text)
 
 
 def read_jsonl(path: Path) -> list[Any]:
@@ -149,9 +153,12 @@ def _end_with_newline(path: Path) -> None:
         whole = file.read()
         keep = whole.rfind(b"\n") + 1
         try:
-            json.loads(whole[keep:])
-            file.write(b"\n")
+            is_record = isinstance(json.loads(whole[keep:]), dict)
         except ValueError:
+            is_record = False
+        if is_record:
+            file.write(b"\n")
+        else:
             file.truncate(keep)
 
 

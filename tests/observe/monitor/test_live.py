@@ -236,7 +236,7 @@ def test_samples_are_rarer_where_they_cost_too_much(tmp_path: Path) -> None:
     assert monitor.period() == 2.0
     monitor._costs.extend([0.0004] * 9)
     assert monitor.period() == 2.0
-    monitor._costs.extend([0.003] * 9)
+    monitor._costs.extend([0.006] * 9)
     assert monitor.period() == pytest.approx(6.0)
     monitor._costs.extend([1.0] * 9)
     assert monitor.period() == 2.0 * MOST_STRETCH

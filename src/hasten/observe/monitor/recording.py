@@ -1,8 +1,7 @@
-"""The files of the monitor: whole lines appended, and monitor.jsonl read back at once or as it grows."""
+"""The files of the monitor: their names, and monitor.jsonl read back at once or as it grows."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -15,8 +14,6 @@ from hasten.observe.values import mapping, number
 
 MONITOR_CSV = "monitor.csv"
 MONITOR_JSONL = "monitor.jsonl"
-_TAIL = 1 << 16
-"""Bytes: no line of the monitor is longer."""
 _RANK = re.compile(r"monitor(?:-rank(\d{1,6}))?\.jsonl")
 
 
@@ -30,65 +27,6 @@ def recordings(folder: Path) -> dict[int, Path]:
     """The ranks' monitor.jsonl in a run directory, by rank; empty if there is none."""
     named = [(path, _RANK.fullmatch(path.name)) for path in folder.glob("monitor*.jsonl")]
     return dict(sorted((int(match[1] or 0), path) for path, match in named if match and path.is_file()))
-
-
-class LineFile:
-    """A file that grows by whole lines, each in one write. It is opened at the first line, and again after a failure.
-
-    header: the line that a new file begins with.
-    """
-
-    def __init__(self, path: Path, *, header: str = "") -> None:
-        self.path, self.header = path, header
-        self._handle: int | None = None
-
-    def first_line(self) -> str:
-        """The first line of the file; the header if there is no file yet. Raises OSError."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                line = file.readline(_TAIL)
-            if line.endswith(b"\n"):
-                return line.decode(errors="replace").rstrip("\r\n")
-        return self.header
-
-    def write(self, text: str) -> None:
-        """Add `text`, whole lines. Raises OSError where it could not be written whole; nothing of it is there then."""
-        if self._handle is None:
-            self._handle = self._open()
-        data = text.encode()
-        written = os.write(self._handle, data)
-        if written < len(data):  # the disk is full
-            os.ftruncate(self._handle, max(0, os.fstat(self._handle).st_size - written))
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
-
-    def _open(self) -> int:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-        try:
-            size = _cut_half_line(handle)
-            if size == 0 and self.header:
-                os.write(handle, f"{self.header}\n".encode())
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
-
-
-def _cut_half_line(handle: int) -> int:
-    """Remove what follows the last line end, and return the bytes that are left."""
-    size = os.fstat(handle).st_size
-    tail = os.pread(handle, _TAIL, max(0, size - _TAIL))
-    if size and not tail.endswith(b"\n"):
-        keep = tail.rfind(b"\n") + 1
-        # No line of ours is that long: a file that someone else made is left as it is.
-        if keep or size <= _TAIL:
-            size = size - len(tail) + keep
-            os.ftruncate(handle, size)
-    return size
 
 
 class Follower:
