@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hasten.config.schema import RunConfig
-from hasten.doctor.environment.rates import copy_rate, matmul_rate, transfer_rates
+from hasten.doctor.environment.rates import transfer_rates
 from hasten.doctor.environment.threads import threads_here
 from hasten.doctor.finding import Finding
 from hasten.doctor.run.assemble import Assembled, ColdCache, assemble
@@ -29,9 +29,8 @@ from hasten.doctor.run.probes import (
     measure_periodic,
     operation_costs,
     run_arms,
-    work_of,
 )
-from hasten.doctor.run.timed import TimedSteps, feed_alone, mean_seconds, run_steps, split_of
+from hasten.doctor.run.timed import feed_alone, mean_seconds, run_steps, split_of
 from hasten.doctor.time_split import Diagnosis, Split, diagnose
 from hasten.doctor.training import (
     RunComponents,
@@ -139,7 +138,6 @@ def _measure(
         busy_s=device_busy(lambda: components.step(*batch, 0), device),
         copy_s=_copy_seconds(batch, device),
         captured_s=captured_s,
-        shares=_intensity(components, batch, ran),
     )
     return RunMeasurements(
         config=config,
@@ -196,20 +194,6 @@ def _copy_seconds(batch: Batch, device: torch.device) -> float:
     if device.type != "cuda":
         return 0.0
     return sum(tensor.nbytes for tensor in batch) / transfer_rates(device)[0]
-
-
-def _intensity(components: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
-    """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
-    compute = ran.part("forward", "backward")
-    precision, device = components.planned.config.train.precision, components.planned.device
-    if compute <= 0 or precision is None:
-        return None, None
-    try:
-        flops, moved = work_of(components, batch)
-    except (RuntimeError, NotImplementedError):  # an operation that the counters can't see through
-        return None, None
-    # A copy reads each byte and writes it.
-    return moved / compute / (2 * copy_rate(device)), flops / compute / matmul_rate(device, precision)
 
 
 def _settings(components: RunComponents) -> dict[str, Any]:

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
 from hasten.augment.chain import stages_of
 from hasten.augment.program import Segment
@@ -239,40 +236,6 @@ def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
         count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
         elapsed = validate_some(components, count)
     return elapsed * sum(voxels) / sum(voxels[:count]), count
-
-
-# Work of a step
-
-
-class _Moved(TorchDispatchMode):
-    """Counts the bytes that operations read and write; views move none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = function(*args, **(kwargs or {}))
-        if not function.is_view:
-            for value in tree_iter((args, kwargs, result)):
-                if isinstance(value, Tensor):
-                    self.bytes += value.numel() * value.element_size()
-        return result
-
-
-def work_of(components: RunComponents, batch: Batch) -> tuple[float, float]:
-    """Operations of forward and backward of a batch, and bytes that they read and write.
-
-    Counted on one sample, with the uncompiled network.
-    """
-    step = dataclasses.replace(components.step, network=components.step.update.weights)
-    samples = batch[0].shape[0]
-    moved = _Moved()
-    with FlopCounterMode(display=False) as flops, moved:
-        loss = step.forward(batch[0][:1], batch[1][:1])
-        loss.backward()
-    step.update.weights.zero_grad(set_to_none=True)
-    return float(flops.get_total_flops()) * samples, float(moved.bytes) * samples
 
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:

@@ -155,13 +155,11 @@ def split_of(
     busy_s: float | None = None,
     captured_s: float | None = None,
     cuda: bool = False,
-    shares: tuple[float | None, float | None] = (None, None),
 ) -> Split:
     """Seconds a step by part, which add up to `step_s`.
 
     inline: the training device makes its batches itself. copy_s: of a batch to the device. busy_s: of a step in which a
-    GPU computes. captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one. shares:
-    of bandwidth and of multiplications.
+    GPU computes. captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one.
     """
     arms = arms or Arms()
     parts = {name: ran.part(name) for name in ("forward", "backward", "optimizer")}
@@ -191,8 +189,6 @@ def split_of(
         fixed_batch_s=arms.seconds.get("fixed"),
         feed_alone_s=feed_alone_s,
         doubled=arms.doubled,
-        bandwidth_share=shares[0],
-        flops_share=shares[1],
     )
 
 
