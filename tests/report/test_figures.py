@@ -99,7 +99,7 @@ def test_the_labels_of_an_axis_do_not_touch(ticks: list[float], shown: list[floa
 
 def test_a_strip_has_a_row_for_each_group() -> None:
     groups = [(1, "--c1", [0.5]), (3, "--c2", [0.9, 0.1, 0.2])]
-    svg = figures.strip_chart(groups, x_label="Dice", id_prefix="a", describe="Dice by class", bounds=(0.0, 1.0))
+    svg = figures.strip_chart(groups, x_label="Dice", id_prefix="a", describe="Dice by class")
     assert {"1", "3", "Dice"} <= {element.text for element in parsed(svg).iter("text")}
     dots = [len(re.findall(rf"<use [^>]*var\(--c{row}\)", svg)) for row in (1, 2)]
     assert dots == [1, 3]

@@ -18,9 +18,6 @@ def profile(
     ],
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder for the profile; new or empty.")] = Path("profile"),
-    reports: Annotated[
-        str, typer.Option(help="Of summary, phases, transforms, ops and kernels: the tables to write, with commas.")
-    ] = "summary",
     formats: Annotated[str, typer.Option(help="Of json, csv and html, with commas.")] = "json,csv,html",
     steps: Annotated[int, typer.Option(help="Steps to look at, after a few to warm up.")] = 10,
     cases: Annotated[int, typer.Option(help="Cases of the validation to look at.")] = 2,
@@ -29,10 +26,10 @@ def profile(
     ] = False,
 ) -> None:
     """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
-    from hasten.doctor.profile.write import FORMATS, REPORTS, choose
+    from hasten.doctor.profile.write import choose
     from hasten.observe.folder import empty_folder
 
-    selection = choose(reports, REPORTS, "--reports"), choose(formats, FORMATS, "--formats")
+    chosen = choose(formats)
     if steps < 1:
         raise ValueError(f"--steps {steps}: give 1 or more")
     if cases < 1:
@@ -54,7 +51,7 @@ def profile(
     if NVTX:
         echo(f"a step takes {1e3 * measurement.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
         return
-    write(measurement, out, reports=selection[0], formats=selection[1])
+    write(measurement, out, formats=chosen)
     echo("\n".join(_summary_lines(out)))
 
 

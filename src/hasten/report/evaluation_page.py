@@ -43,10 +43,7 @@ def write_evaluation_page(
         cards=mean_cards(evaluation),
         sections=(
             *([_predicted_by(made, evaluation.unit)] if made else []),
-            classes_section(evaluation),
-            distribution(evaluation, "dice"),
-            pictures(examples, classes),
-            cases_section(evaluation),
+            *_sections(evaluation, examples, classes),
         ),
     )
     return write_page(page, out)
@@ -57,51 +54,40 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
 
     Raises ValueError if `out` cannot be written.
     """
-    own, other, classes = trials.own, trials.other, trials.classes
+    own, other = trials.own, trials.other
     evaluation = own.evaluation
-    title, data_set = f"Validation cases of the run {trials.run.resolve().name}", _data_set(evaluation)
     dice = text_of(evaluation.mean(), "dice")
-    if other is None:
-        page = Page(
-            title=title,
-            kind=_KIND,
-            verdict=f"{_count(evaluation)} of {data_set}, mean Dice {dice} with the run's own settings.",
-            cards=mean_cards(evaluation),
-            sections=(
-                classes_section(evaluation),
-                distribution(evaluation, "dice"),
-                pictures(own.examples, classes),
-                cases_section(evaluation),
-            ),
-        )
-        return write_page(page, out)
-    better, cases = trials.better()
-    gain = other.evaluation.mean() - evaluation.mean()
-    page = Page(
-        title=f"{title}, with other settings",
-        kind=_KIND,
-        verdict=(
-            f"{_count(evaluation)} of {data_set}: mean Dice {dice} with the run's own settings, "
-            f"{text_of(other.evaluation.mean(), 'dice')} with {' '.join(other.overrides)} ({gain:+.4f}); higher in "
-            f"{better} of {cases} cases."
-        ),
-        cards=(
+    verdict = f"{_count(evaluation)} of {_data_set(evaluation)}, mean Dice {dice} with the run's own settings"
+    cards, comparison = mean_cards(evaluation), []
+    if other is not None:
+        better, cases = trials.better()
+        tried, gain = text_of(other.evaluation.mean(), "dice"), other.evaluation.mean() - evaluation.mean()
+        verdict += f", {tried} with {' '.join(other.overrides)} ({gain:+.4f}); higher in {better} of {cases} cases"
+        cards = (
             Card("Mean Dice, own settings", dice, "over cases"),
-            Card("Mean Dice, tried settings", text_of(other.evaluation.mean(), "dice"), "over cases"),
+            Card("Mean Dice, tried settings", tried, "over cases"),
             Card("Gain in mean Dice", f"{gain:+.4f}", f"higher in {better} of {cases} cases"),
             Card("Cost", f"{other.passes / own.passes:.2f}×", "the windows through the network"),
-        ),
-        sections=(
-            _settings(trials),
-            _classes_of_both(own, other),
-            distribution(evaluation, "dice", "own settings", bounds=_bounds(own, other)),
-            distribution(other.evaluation, "dice", "tried settings", bounds=_bounds(own, other)),
-            pictures(own.examples, classes, "own settings"),
-            pictures(other.examples, classes, "tried settings"),
-            _cases_of_both(own, other),
-        ),
+        )
+        comparison = [_settings(trials), _classes_of_both(own, other)]
+    shown = own if other is None else other
+    page = Page(
+        title=f"Validation cases of the run {trials.run.resolve().name}{', with other settings' if other else ''}",
+        kind=_KIND,
+        verdict=f"{verdict}.",
+        cards=cards,
+        sections=(*comparison, *_sections(shown.evaluation, shown.examples, trials.classes)),
     )
     return write_page(page, out)
+
+
+def _sections(evaluation: Evaluation, examples: Sequence[Example], classes: Sequence[str]) -> tuple[Section, ...]:
+    return (
+        classes_section(evaluation),
+        distribution(evaluation, "dice"),
+        pictures(examples, classes),
+        cases_section(evaluation),
+    )
 
 
 def _count(evaluation: Evaluation) -> str:
@@ -171,39 +157,16 @@ def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
     return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
 
 
-def _cases_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
-    before, after = own.evaluation.case_means(), other.evaluation.case_means()
-    rows = tuple(
-        (case, text_of(before[case], "dice"), text_of(after[case], "dice"), f"{after[case] - before[case]:+.4f}")
-        for case in by_dice(own.evaluation)
-        if not math.isnan(before[case])
-    )
-    table = Table(("Case", "Dice, own", "Dice, tried", "Gain"), rows, numeric=(1, 2, 3))
-    return Section("Cases, lowest Dice first", table=table, folded=f"{len(rows)} cases")
-
-
-def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") -> Section:
-    """Slices of chosen cases. of: which of several predictions they show."""
-    title = f"Cases, {of}" if of else "Cases"
+def pictures(examples: Sequence[Example], classes: Sequence[str]) -> Section:
+    """Slices of chosen cases."""
     if not examples:
-        return Section(title, note="No case has a Dice, so none is shown.")
+        return Section("Cases", note="No case has a Dice, so none is shown.")
     keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
+    return Section("Cases", slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
 
 
-def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
-    """Lowest and highest Dice of all, so that their distributions have one axis."""
-    every = [score.dice for trial in trials for score in trial.evaluation.scores if math.isfinite(score.dice)]
-    return (min(every), max(every)) if every else None
-
-
-def distribution(
-    evaluation: Evaluation, measure: str, of: str = "", *, bounds: tuple[float, float] | None = None
-) -> Section:
-    """How the scores of each class and region are spread over the cases.
-
-    of: which of several predictions. bounds: lowest and highest value of the axis, else those of the scores.
-    """
+def distribution(evaluation: Evaluation, measure: str) -> Section:
+    """How the scores of each class and region are spread over the cases."""
     groups, keys = [], []
     for number, name in enumerate(evaluation.names):
         values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
@@ -213,14 +176,13 @@ def distribution(
             groups.append((number + 1, color(number), values))
             keys.append(Key(f"{number + 1}. {name}", color(number), f"median {mid}, {low} to {high}"))
     name = measure_title(evaluation, measure)
-    title = f"Distribution of {name}{f', {of}' if of else ''}"
+    title = f"Distribution of {name}"
     if not groups:
         return Section(title, note="No case has a score.")
     svg = strip_chart(
         groups,
-        bounds=bounds,
         x_label=name,
-        id_prefix=f"{measure}-{of.replace(' ', '-')}",
+        id_prefix=measure,
         describe=f"{name} of the cases, by class",
     )
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."

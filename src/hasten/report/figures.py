@@ -107,12 +107,11 @@ def strip_chart(
     x_label: str,
     id_prefix: str,
     describe: str,
-    bounds: tuple[float, float] | None = None,
 ) -> str:
     """Values in one row for each group: dots, with a bar from the first to the third quartile and the median.
 
     groups: the number that its row is named by, a CSS variable of the page, and at least one value. The first is the
-    top row. bounds: lowest and highest value that the axis must hold. Returns an <svg> element as `line_chart` does.
+    top row. Returns an <svg> element as `line_chart` does.
     """
     height = min(_MARGINS[2] + _MARGINS[3] + 34 * len(groups), HEIGHT)
     figure = Figure(figsize=(WIDTH / 72, height / 72))
@@ -124,9 +123,6 @@ def strip_chart(
         axes.hlines(row, low, high, color=hue, linewidth=9, alpha=0.35)
         axes.vlines(middle, row - 0.32, row + 0.32, color=hue, linewidth=2.4)
     axes.set_ylim(len(groups) - 0.4, -0.6)
-    if bounds is not None:
-        margin = 0.03 * (bounds[1] - bounds[0]) or 0.5
-        axes.set_xlim(bounds[0] - margin, bounds[1] + margin)
     axes.set_yticks(range(len(groups)), [str(number) for number, _, _ in groups])
     axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, axis="x", color=_VARIABLES["--line"], linewidth=0.8)

@@ -88,7 +88,7 @@ def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
 
 def tried(switch, outcome, gain=None, why=""):
     times = {"low": gain, "high": gain, "base_s": (0.1, 0.1), "cured_s": (0.07, 0.07)}
-    return try_cures.Tried(switch=switch, outcome=outcome, gain=gain, agreement="exact", why=why, **times)
+    return try_cures.Tried(switch=switch, outcome=outcome, gain=gain, difference=0.0, why=why, **times)
 
 
 def test_page_and_json_hold_it_all(tmp_path):

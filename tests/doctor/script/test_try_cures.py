@@ -17,7 +17,7 @@ from hasten.doctor.finding import Finding
 from hasten.doctor.script.launch import INJECT, ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.report import tried_lines
-from hasten.doctor.script.try_cures import LOW_PRECISION, compare_losses, judge_times, loss_difference, try_cures
+from hasten.doctor.script.try_cures import judge_times, loss_difference, try_cures
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -67,7 +67,7 @@ def test_runs_come_in_turns_and_a_clear_gain_wins():
     assert fake.asked == [(), ("autocast",), ("autocast",), (), (), ("autocast",)]
     assert one.outcome == "faster"
     assert one.gain == pytest.approx(2.0)
-    assert one.agreement.startswith("within bfloat16's precision (0.001")
+    assert (one.difference, one.own_difference) == (pytest.approx(0.0011, rel=0.1), 0.0)
     assert len(one.base_s) == len(one.cured_s) == 3
     assert said == ["trying autocast: 3 runs with it and 3 without, interleaved"]
 
@@ -83,10 +83,10 @@ CRASH = made(ended="crashed", exit_code=1, output="Traceback\nRuntimeError: unsa
         ({"autocast": made(0.01)}, 0.9, "unclear", "other programs used 0.9 cores"),
         ({"autocast": itertools.cycle([made(0.05), made(0.09), made(0.12)])}, 0.0, "unclear", "overlap"),
         ({"autocast": CRASH}, 0.0, "failed", "with it the script ended with exit code 1: RuntimeError: unsafe"),
-        ({"none": made(steps=0)}, 0.0, "unclear", "without it only 0 steps"),
-        ({"none": made(steps=2)}, 0.0, "unclear", "without it only 0 steps"),
-        ({"autocast": made(ended="never trained")}, 0.0, "unclear", "with it only 0 steps"),
-        ({"autocast": made(ended="timeout", exit_code=143, steps=0)}, 0.0, "unclear", "with it only 0 steps"),
+        ({"none": made(steps=0)}, 0.0, "unclear", "without it too few steps"),
+        ({"none": made(steps=2)}, 0.0, "unclear", "without it too few steps"),
+        ({"autocast": made(ended="never trained")}, 0.0, "unclear", "with it too few steps"),
+        ({"autocast": made(ended="timeout", exit_code=143, steps=0)}, 0.0, "unclear", "with it too few steps"),
     ],
 )
 def test_outcomes(runs, others, outcome, reason):
@@ -97,38 +97,11 @@ def test_outcomes(runs, others, outcome, reason):
     assert fine.switch == "workers=2"
 
 
-def test_no_cure_is_begun_when_time_is_up():
-    clock = itertools.count(step=100).__next__
-    results, said = tried(Fake(), "autocast", "workers=2", clock=clock, budget_s=150.0)
-    assert [one.switch for one in results] == ["autocast"]
-    assert said[-1] == "no time left to try workers=2"
-
-
 def test_bursts_of_workers_are_seen_in_the_mean():
     bursts = ProcessRecord(step_seconds=(0.01, 0.01, 0.01, 0.17) * 10, losses=(1.0,))
     run = ScriptRun(command=("t.py",), exit_code=0, ended="finished", records=[bursts])
     (one,), _ = tried(Fake(none=run, workers_is_8=made(0.01, (1.0,))), "workers=8")
     assert one.gain == pytest.approx(5.0, rel=0.2)
-
-
-@pytest.mark.parametrize(
-    ("base", "cured", "message"),
-    [
-        ([(1.0, 0.5)] * 2, [(1.0, 0.5)], "exact"),
-        ([(1.0, 0.5)] * 2, [(1.000001, 0.5)], "within rounding (1e-06)"),
-        ([(1.0, 0.5), (1.0001, 0.5)], [(1.0002, 0.5)], "within rounding (0.0002)"),
-        ([(1.0, 0.5)] * 2, [(1.0, 0.505)], "differs (0.01)"),
-        ([(1.0, 0.5), (1.2, 0.4)], [(1.0, 0.5)], "not comparable: the script's own runs differ by 0.2"),
-        ([(1.0, 0.5)], [()], "not comparable: no losses were seen"),
-        ([()], [(1.0,)], "not comparable: no losses were seen"),
-    ],
-)
-def test_agreement_of_the_losses(base, cured, message):
-    assert compare_losses(base, cured)[1] == message
-
-
-def test_autocast_may_change_losses_within_its_precision():
-    assert compare_losses([(1.0, 0.5)] * 2, [(1.0, 0.505)], LOW_PRECISION)[1] == "within bfloat16's precision (0.01)"
 
 
 def test_unlike_losses():
@@ -140,18 +113,14 @@ def test_unlike_losses():
 
 
 def test_verdicts_by_the_worst_pair_of_runs():
-    assert judge_times([1.0, 1.1], [0.9, 0.8], 0.0)[3] == "faster"
-    assert judge_times([1.0, 1.1], [0.99, 0.8], 0.0)[3] == "unclear"
-    assert judge_times([1.0, 1.0], [1.2, 1.1], 0.0)[3] == "slower"
-
-
-def test_tables():
+    assert judge_times([1.0, 1.1], [0.9, 0.8], 0.0)[0] == "faster"
+    assert judge_times([1.0, 1.1], [0.99, 0.8], 0.0)[0] == "unclear"
+    assert judge_times([1.0, 1.0], [1.2, 1.1], 0.0)[0] == "slower"
     results, _ = tried(Fake(autocast=made(0.05), workers_is_2=CRASH), "autocast", "workers=2")
     columns = tried_lines(results)
-    cells = ["autocast", "100 ms", "50.0 ms", "2.00 (2.00 to 2.00)", "faster", "within rounding (0)"]
-    assert re.split(r"\s{2,}", columns[1])[:5] == cells[:5]
-    assert len(columns) == 3
-    assert len(tried_lines([])) == 1
+    cells = ["autocast", "100 ms", "50.0 ms", "2.00 (2.00 to 2.00)", "faster", "0", "0"]
+    assert re.split(r"\s{2,}", columns[1]) == cells
+    assert (len(columns), len(tried_lines([]))) == (3, 1)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from hasten.observe.cpu_load import BUSY
 from hasten.observe.folder import writing_to
 from hasten.observe.rundir import write_json
 from hasten.report.model import Page, Section, Table
+from hasten.report.terminal import aligned
 
 if TYPE_CHECKING:
     from hasten.doctor.script.try_cures import Tried
@@ -163,14 +165,14 @@ def _page(report: ScriptReport, path: Path) -> Path:
 
 def _tried_table(tried: Sequence[Tried]) -> Table:
     """A row for each cure, in the order they were tried."""
-    columns = ("Cure", "Step without", "Step with", "Gain", "Outcome", "Losses")
+    columns = ("Cure", "Step without", "Step with", "Gain", "Outcome", "Losses differ", "by themselves")
     rows = (
         (
             one.switch,
-            *(ms(sorted(each)[len(each) // 2]) if each else "" for each in (one.base_s, one.cured_s)),
+            *(ms(statistics.median(each)) if each else "" for each in (one.base_s, one.cured_s)),
             "" if one.gain is None else f"{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})",
             f"{one.outcome}: {one.why}" if one.why else one.outcome,
-            one.agreement,
+            *("" if each is None else f"{each:.1g}" for each in (one.difference, one.own_difference)),
         )
         for one in tried
     )
@@ -179,8 +181,6 @@ def _tried_table(tried: Sequence[Tried]) -> Table:
 
 def tried_lines(tried: Sequence[Tried]) -> list[str]:
     """Columns of text; one line of words where nothing was tried."""
-    from hasten.report.terminal import aligned
-
     return aligned(_tried_table(tried)) if tried else [_NOTHING]
 
 
@@ -193,5 +193,6 @@ def _tried_section(tried: Sequence[Tried]) -> Section:
         "than every run without.",
         table=_tried_table(tried),
         note="Gain: mean step without over mean step with it, and in brackets its worst and best pair of runs. "
-        "Losses: those of the first steps against the first run's; each worker draws its own random numbers.",
+        "Losses: the largest relative difference of the first steps' from the first run's, with the cure and without; "
+        "each worker draws its own random numbers, and bfloat16 may change losses by some percent.",
     )
