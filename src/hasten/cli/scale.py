@@ -119,7 +119,7 @@ def analyse(
     epoch: Epoch = None,
     drop: Drop = 0.05,
     target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the page, JSON and CSV; made if it is missing.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
     if out is not None and out.exists() and not out.is_dir():
