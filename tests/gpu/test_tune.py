@@ -7,7 +7,7 @@ from pathlib import Path
 from hasten.config.load import load_run
 from hasten.doctor.training import plan_run
 from hasten.doctor.tune.arms import Arms
-from hasten.doctor.tune.space import stages_of, start_of
+from hasten.doctor.tune.run import stages_of, start_of
 from hasten.phantoms.organs import write_phantoms
 
 

@@ -18,8 +18,7 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
-from hasten.report.metrics import TrainRecord
-from hasten.report.read import Run, read_run
+from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
 
 Mode = Literal["weak", "strong"]

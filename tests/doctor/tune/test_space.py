@@ -10,8 +10,8 @@ import pytest
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
 from hasten.doctor.training import RunPlan, plan_run
+from hasten.doctor.tune.run import apply_changes, changes_between, pays_within, stages_of, start_of
 from hasten.doctor.tune.search import ArmResult, Setting
-from hasten.doctor.tune.space import apply_changes, changes_between, pays_within, stages_of, start_of
 from hasten.phantoms.organs import write_phantoms
 
 START = Setting.of(

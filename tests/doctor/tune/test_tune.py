@@ -20,8 +20,8 @@ from hasten.doctor.tune import arms as arms_module
 from hasten.doctor.tune import run as module
 from hasten.doctor.tune import tune
 from hasten.doctor.tune.arms import Arms, agreement, judged
+from hasten.doctor.tune.run import apply_changes, start_of
 from hasten.doctor.tune.search import ArmResult, Kind, Setting
-from hasten.doctor.tune.space import apply_changes, start_of
 from hasten.observe.compare import Compared, Comparison, judge
 from hasten.phantoms.organs import write_phantoms
 

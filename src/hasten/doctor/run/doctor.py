@@ -25,12 +25,15 @@ from hasten.doctor.run.probes import (
     Batch,
     PeriodicCosts,
     device_busy,
+    feed_alone,
     first_batch,
+    mean_seconds,
     measure_periodic,
     operation_costs,
     run_arms,
+    run_steps,
+    split_of,
 )
-from hasten.doctor.run.timed import feed_alone, mean_seconds, run_steps, split_of
 from hasten.doctor.time_split import Diagnosis, Split, diagnose
 from hasten.doctor.training import (
     RunComponents,

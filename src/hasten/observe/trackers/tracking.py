@@ -14,8 +14,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hasten.observe.trackers.base import Ids, Plain, Scalar, Status, TrackedRun, Tracker
-from hasten.observe.trackers.scalars import flat_config, flat_summary, is_sample, scalars_of
+from hasten.observe.trackers.base import (
+    Ids,
+    Plain,
+    Scalar,
+    Status,
+    TrackedRun,
+    Tracker,
+    flat_config,
+    flat_summary,
+    is_sample,
+    scalars_of,
+)
 
 log = logging.getLogger(__name__)
 
