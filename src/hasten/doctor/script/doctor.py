@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hasten.doctor.finding import Finding, ranked
 from hasten.doctor.script import report
-from hasten.doctor.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
+from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.time_split import split_of
@@ -78,8 +78,8 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
-    for rule in (*rules, tensors.find, loading.nnunet, algorithms.spinning):
+    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, lines.find)
+    for rule in (*rules, loading.nnunet, algorithms.spinning):
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:

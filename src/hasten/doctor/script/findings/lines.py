@@ -8,7 +8,7 @@ from typing import Any
 
 from hasten.doctor.finding import Finding, FindingText, ms
 from hasten.doctor.script.findings import texts
-from hasten.doctor.script.findings.tensors import MAPS
+from hasten.doctor.script.findings.calls import MAPS
 from hasten.doctor.script.records import ProcessRecord, place
 
 SHARE = 0.05
