@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from hasten.observe import values
 from hasten.report.read import Run
 
 DASH = "–"
@@ -27,17 +28,8 @@ METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as `0.42 s`, `96 s`, `12 min 05 s` or `3 h 20 min`, without a line break in it."""
-    if seconds is None:
-        return DASH
-    if seconds < 10:
-        return f"{seconds:.2g}{NBSP}s" if seconds < 1 else f"{seconds:.1f}{NBSP}s"
-    if round(seconds) < 600:
-        return f"{seconds:.0f}{NBSP}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}{NBSP}min{NBSP}{rest:02d}{NBSP}s"
-    return f"{minutes // 60}{NBSP}h{NBSP}{minutes % 60:02d}{NBSP}min"
+    """Seconds as `hasten.observe.values.duration` has them, without a line break in it."""
+    return DASH if seconds is None else values.duration(seconds).replace(" ", NBSP)
 
 
 def short_duration(seconds: float | None) -> str:

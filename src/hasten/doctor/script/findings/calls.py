@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import CHECKPOINTS, READS, VALIDATION, Finding, FindingText, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings import texts
 from hasten.doctor.script.records import WARMUP, ProcessRecord, place
 
 OFTEN = 0.5
@@ -79,6 +78,31 @@ _CALLS = {
         "make them float32 at once: numpy's .astype(np.float32), or dtype=torch.float32 where they are made",
     ),
 }
+_METADATA_TENSOR = FindingText(
+    "metadata-tensor",
+    "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
+    "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
+)
+_UNPINNED_TENSORS = FindingText(
+    "unpinned-memory",
+    "tensors are sent to the GPU from pageable memory, and the host waits for it",
+    "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)",
+)
+_SYNC_COPY = FindingText(
+    "sync-copy",
+    "the batch lies in pinned memory, and the host waits for its copy all the same",
+    "batch.to(device, non_blocking=True)",
+)
+_RECREATE = FindingText(
+    "recreate",
+    "the same tensor is made and sent to the device again and again",
+    "make it once before the loop, on the device (register_buffer in a module)",
+)
+_NEEDLESS_FORWARD = FindingText(
+    "needless-forward",
+    "a network runs in every step, but nothing uses its outputs, not even the loss",
+    "run it only in the steps whose loss has a weight for it",
+)
 
 
 def find(record: ProcessRecord) -> list[Finding]:
@@ -104,7 +128,7 @@ def find(record: ProcessRecord) -> list[Finding]:
             # On a GPU the host's time in the network is that of its launches.
             costs = None if record.cuda else cost
             evidence += "; its outputs of the second step were followed"
-            findings.append(record.finding(texts.NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
+            findings.append(record.finding(_NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
     sites = record.listed_dict("mode_sites")
     for kind, mode in record.listed_dict("modes").items():
         if mode["steps"] >= MOST * max(1, record.steps - 1):
@@ -112,7 +136,7 @@ def find(record: ProcessRecord) -> list[Finding]:
             findings.append(record.finding(_MODES[kind], sites.get(kind, ""), evidence=evidence))
     if record.raw.get("subclass"):
         findings.append(
-            record.finding(texts.METADATA_TENSOR, record.root_site, evidence=record.raw["subclass"], level="note")
+            record.finding(_METADATA_TENSOR, record.root_site, evidence=record.raw["subclass"], level="note")
         )
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
@@ -130,15 +154,15 @@ def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tu
     constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
     recreated = constant or (record.cuda and again >= OFTEN * count)
     if recreated:
-        yield texts.RECREATE, "finding" if record.cuda and again > 0 else "note"
+        yield _RECREATE, "finding" if record.cuda and again > 0 else "note"
     if not record.cuda or record.per_step(count) < OFTEN or record.on_gpu:
         return  # On a GPU the copies themselves are measured.
     loaders = record.training_loaders
     if any(loader["pin_memory"] for loader in loaders) and of_batch and waits >= OFTEN * count:
-        yield texts.SYNC_COPY, "finding"
+        yield _SYNC_COPY, "finding"
     large = max(one["elements"] for one in sent) >= LARGE
     if not recreated and not loaders and large and waits and not all(one["count"] == one["again"] for one in sent):
-        yield texts.UNPINNED_TENSORS, "finding"
+        yield _UNPINNED_TENSORS, "finding"
 
 
 def host_reads(record: ProcessRecord) -> list[Finding]:
