@@ -23,7 +23,7 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import Follower, History, MonitorRecording, merged, recordings
+from hasten.observe.monitor.recording import Follower, History, MonitorRecording, recordings
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.values import accelerators, entries, integer, mapping, number, number_in, numbers
 
@@ -254,9 +254,8 @@ def read_monitor(folder: Path, notes: list[str]) -> Machine | None:
     ranks = {recording.rank: tuple(recording.history.samples()) for recording in loaded if len(recording.history)}
     if not ranks:
         return None
-    logged = [alert for recording in loaded for alert in recording.logged]
     remarks = dict.fromkeys(note for recording in loaded for note in recording.notes)
-    return Machine(ranks=ranks, alerts=tuple(merged(alerts_of_ranks(ranks), logged)), remarks=tuple(remarks))
+    return Machine(ranks=ranks, alerts=tuple(alerts_of_ranks(ranks)), remarks=tuple(remarks))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -70,9 +70,7 @@ def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monke
 
 def test_its_own_traceback_is_shown(script, capfd):
     path = script("raise RuntimeError('of my own')")
-    code = doctor_script(
-        [sys.executable, path], steps=5, seconds=30, out=None, try_cures=False, assume_cuda=False, echo=print
-    )
+    code = doctor_script([sys.executable, path], steps=5, seconds=30, out=None, assume_cuda=False, echo=print)
     output = capfd.readouterr()
     assert code == 1
     assert "RuntimeError: of my own" in output.err
@@ -88,7 +86,7 @@ def test_a_signal_gives_the_shells_exit_code(script):
 def test_what_never_trains_is_told_so(script):
     lines: list[str] = []
     path = script("print('nothing to do')")
-    given = {"out": None, "try_cures": False, "assume_cuda": False, "echo": lines.append}
+    given = {"out": None, "assume_cuda": False, "echo": lines.append}
     with pytest.raises(ValueError, match="--steps 0"):
         doctor_script([sys.executable, path], steps=0, seconds=1, **given)
     assert doctor_script([sys.executable, path], steps=5, seconds=30, **given) == 0
@@ -282,7 +280,6 @@ def test_json_is_all_that_is_told_and_files_are_written(script, tmp_path):
         steps=8,
         seconds=60,
         out=tmp_path / "told",
-        try_cures=False,
         assume_cuda=False,
         echo=lines.append,
         as_json=True,

@@ -55,7 +55,6 @@ def run_script(
     *,
     steps: int,
     seconds: float,
-    switches: Sequence[str] = (),
     experiments: bool = True,
     assume_cuda: bool = False,
     quiet: bool = False,
@@ -66,10 +65,9 @@ def run_script(
 
     The seconds count from the end of its first step; before that it has `setup` seconds to write data or to compile.
 
-    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). switches: cures that the probe
-    applies, as in `Finding.switch`. experiments: after the last step, measure in its main process for up to half of
-    `seconds` more. assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a
-    command that can't be run.
+    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). experiments: after the last step,
+    measure in its main process for up to half of `seconds` more. assume_cuda: judge as if there were a GPU. env: added
+    to the environment. Raises ValueError for a command that can't be run.
     """
     runnable = checked(command)
     budget = max(10.0, seconds / 2) if experiments else 0.0
@@ -77,7 +75,6 @@ def run_script(
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
         request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
-        request["switches"] = list(switches)
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,

@@ -143,7 +143,7 @@ class Monitor:
         return sample
 
     def check(self) -> list[Alert]:
-        """Check the samples so far for alerts; report and write the new ones."""
+        """Check the samples so far for alerts; report the new ones."""
         alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
         if self.rank == 0 and self.world_size > 1:
             # A run that was resumed with fewer ranks still has the files of the others.
@@ -155,8 +155,6 @@ class Monitor:
         self.alerts += new
         for alert in new:
             self._say(alert.text)
-            since_s = round(alert.since_s, 3)
-            self._record("alert", alert=alert.kind, subject=alert.subject, text=alert.text, since_s=since_s)
         return new
 
     def period(self) -> float:

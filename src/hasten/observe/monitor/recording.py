@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.sample import Sample, from_record
 from hasten.observe.values import mapping, number
 
@@ -117,8 +116,6 @@ class MonitorRecording:
         self.history = history if history is not None else History()
         self.notes: list[str] = []
         """The monitor's notes on itself: no driver, a lost GPU."""
-        self.logged: list[Alert] = []
-        """Alerts that the monitor raised while it ran."""
         self.is_open = False
         """Whether the last process that recorded did not end its recording: it runs, or was killed."""
         self.every = 1.0
@@ -154,10 +151,6 @@ class MonitorRecording:
             text = str(record.get("text", ""))
             if text and text not in self.notes:
                 self.notes.append(text)
-        elif kind == "alert":
-            about, subject, text = (str(record.get(name, "")) for name in ("alert", "subject", "text"))
-            since_s = number(record.get("since_s")) or 0.0
-            self.logged.append(Alert(kind=about, subject=subject, text=text, since_s=since_s))
 
 
 def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
@@ -172,9 +165,3 @@ def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
     records = [mapping(_json(line)) for line in lines[1 if size > num_bytes else 0 :]]
     samples = [from_record(record) for record in records if record.get("kind") == "sample"]
     return [sample for sample in samples if sample is not None]
-
-
-def merged(computed: list[Alert], logged: list[Alert]) -> list[Alert]:
-    """Alerts found in the samples, then those that were only raised while the run went, each matter once."""
-    by_matter = {(alert.kind, alert.subject): alert for alert in (*logged, *computed)}
-    return sorted(by_matter.values(), key=lambda alert: alert.since_s)

@@ -18,7 +18,7 @@ from rich.text import Text
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, sentences
-from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, MonitorRecording, merged, recordings
+from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, MonitorRecording, recordings
 from hasten.observe.monitor.sample import Gpu, Host, Sample
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -168,8 +168,7 @@ class Watch:
 
     def _alerts(self, *, is_live: bool) -> list[Alert]:
         ranks = {rank: recording.history.samples() for rank, recording in self._recordings.items()}
-        logged = [alert for recording in self._recordings.values() for alert in recording.logged]
-        return merged(alerts_of_ranks(ranks, live=is_live), logged)
+        return alerts_of_ranks(ranks, live=is_live)
 
     def _notes(self) -> list[str]:
         notes = list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))

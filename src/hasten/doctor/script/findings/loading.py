@@ -58,7 +58,6 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     yield record.finding(
         FindingText(name, title, cure),
         loader["site"],
-        switch="" if measured else f"workers={workers}",
         evidence=evidence,
         cost_s=wait,
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
