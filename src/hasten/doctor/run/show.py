@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hasten.doctor.finding import ms
 from hasten.doctor.run.doctor import RunDiagnosis
-from hasten.doctor.show import finding_lines, findings_section, split_section, whole
+from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import PARTS
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
@@ -45,33 +45,7 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
     sections = (
         split_section(split, report.diagnosis, spread),
         findings_section(report.findings, _NONE),
-        Section("Experiments", table=_experiments(report)),
         Section("Settings", table=Table(("Setting", "Value"), settings), note=" ".join(report.notes)),
     )
     title = f"Doctor: {source}"
     return write_html(Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections), out)
-
-
-def _experiments(report: RunDiagnosis) -> Table:
-    words = {
-        "fixed": "a step on one fixed batch",
-        "doubled": "the same on twice the samples",
-        "small": "forward and backward of one small patch",
-        "whole": "a step with the batch in one piece",
-        "eager": "a step of the network not compiled",
-        "threads": "a step on as many threads as cores",
-    }
-    rows = [(words[name], ms(value)) for name, value in report.arms.seconds.items()]
-    if report.split.feed_alone_s is not None:
-        rows.append(("a batch with no step", ms(report.split.feed_alone_s)))
-    for name, value in report.operations.items():
-        rows.append(("a batch, made alone" if name == "batch" else f"of it saved without {name}", ms(value)))
-    rows.append((f"a validation of all cases (by {report.periodic.timed_cases})", ms(report.periodic.validation_s)))
-    rows.append(("a checkpoint: training stands still", ms(report.periodic.checkpoint_s)))
-    rows.append(("a checkpoint: until it is on the disk", ms(report.periodic.write_s)))
-    if report.cold is not None:
-        rows.append(("reading all cases, once", ms(report.cold.read_total_s)))
-        rows.append(("preparing all cases, once", ms(report.cold.prepare_total_s)))
-    inner = {"tune": "network: choosing switches", "compile": "network: compiling"}
-    rows += [(f"before the first step, {inner.get(name, name)}", ms(value)) for name, value in report.once.items()]
-    return Table(("Experiment", "Time"), tuple((name, whole(value)) for name, value in rows), (1,))
