@@ -15,9 +15,8 @@ import torch
 from hasten.config.schema import RunConfig
 from hasten.doctor.run import assemble as assemble_module
 from hasten.doctor.run.assemble import assemble
-from hasten.doctor.run.doctor import RunDiagnosis, diagnose_run
+from hasten.doctor.run.doctor import RunDiagnosis, diagnose_run, lines, write_page
 from hasten.doctor.run.probes import Marks, timed_step
-from hasten.doctor.run.show import lines, write_page
 from hasten.doctor.time_split import PARTS
 from hasten.feed.feed import Feed
 from hasten.observe.rundir import write_json

@@ -130,8 +130,7 @@ def _run(
     config = run_config(source, overrides)
 
     from hasten.config.url import shown
-    from hasten.doctor.run.doctor import diagnose_run
-    from hasten.doctor.run.show import lines, write_page
+    from hasten.doctor.run.doctor import diagnose_run, lines, write_page
 
     report = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
     _print_result(report, [report.diagnosis.sentence] if quiet else lines(report), json)
@@ -176,8 +175,7 @@ def _print_result(result: object, text: list[str], json: bool) -> None:
 
 
 def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
-    from hasten.observe.folder import writing_to
-    from hasten.observe.rundir import write_json
+    from hasten.observe.rundir import write_json, writing_to
 
     with writing_to(out):
         write_json(out / JSON, result)

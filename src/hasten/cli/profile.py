@@ -23,7 +23,7 @@ def profile(
 ) -> None:
     """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
     from hasten.doctor.profile.write import choose
-    from hasten.observe.folder import empty_folder
+    from hasten.observe.rundir import empty_folder
 
     chosen = choose(formats)
     if steps < 1:

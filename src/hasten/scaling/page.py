@@ -7,8 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.folder import writing_to
-from hasten.observe.rundir import write_json
+from hasten.observe.rundir import write_json, writing_to
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
 from hasten.report.html import write_page

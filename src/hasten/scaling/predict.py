@@ -21,8 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from hasten.config.load import load_run
-from hasten.observe.folder import writing_to
-from hasten.observe.rundir import CHECKPOINTS, RUN_YAML, write_json
+from hasten.observe.rundir import CHECKPOINTS, RUN_YAML, write_json, writing_to
 from hasten.observe.values import mapping, number_in
 from hasten.report.model import Table
 from hasten.report.read import read_run

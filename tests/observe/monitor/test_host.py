@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hasten.observe.cgroup import MemoryLimit, memory_limits
+from hasten.observe.cores import MemoryLimit, memory_limits
 from hasten.observe.monitor.host import Counters, HostProbe
 
 MIB = 1024**2

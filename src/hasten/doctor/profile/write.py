@@ -26,9 +26,8 @@ from hasten.doctor.profile.tables import (
     tables_of,
 )
 from hasten.doctor.profile.take import Taken
-from hasten.observe.folder import writing_to
 from hasten.observe.ranges import BACKWARD, CHECKPOINT, FORWARD, LOADING, OPTIMIZER, VALIDATION
-from hasten.observe.rundir import write_json, write_text
+from hasten.observe.rundir import write_json, write_text, writing_to
 from hasten.report.model import Bar, Page, Section, Table
 from hasten.report.words import short_duration
 

@@ -13,8 +13,7 @@ from hasten.doctor.script.launch import ScriptRun
 from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import Diagnosis, Split
 from hasten.observe.cpu_load import BUSY
-from hasten.observe.folder import writing_to
-from hasten.observe.rundir import write_json
+from hasten.observe.rundir import write_json, writing_to
 from hasten.report.model import Page, Section
 
 _EXPERIMENTS = {

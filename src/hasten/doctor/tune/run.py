@@ -29,8 +29,7 @@ from hasten.doctor.tune.search import (
 )
 from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
-from hasten.observe.folder import empty_folder, writing_to
-from hasten.observe.rundir import write_json, write_text
+from hasten.observe.rundir import empty_folder, write_json, write_text, writing_to
 from hasten.report.model import Table
 
 TUNED_YAML, TUNE_JSON = "tuned.yaml", "tune.json"

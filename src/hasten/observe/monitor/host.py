@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from hasten.observe.cgroup import memory_limits
+from hasten.observe.cores import memory_limits
 from hasten.observe.monitor.sample import Host
 
 MIB = 1024**2
