@@ -85,7 +85,7 @@ def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
     assert stream.getvalue() == ""
     clock.now += 0.2
     progress.update(3)
-    assert stream.getvalue().startswith("step 3/10 (30%)  5.0 s, at most 18 s left  loss 3.0000")
+    assert stream.getvalue().startswith("step 3/10 (30%)  5.1 s, at most 18 s left  loss 3.0000")
 
 
 def test_a_second_run_forgets_the_first() -> None:

@@ -47,7 +47,7 @@ def test_an_idle_gpu_is_told_with_its_time() -> None:
     alert = alerts_by_kind(series(600, gpu=lambda t: {"util": 2.0 if 200 <= t <= 320 else 95.0}))["idle_gpu"]
     assert alert.subject == "GPU 0"
     assert alert.since_s == 200
-    assert "for 120 s of 10 min" in alert.text
+    assert "for 120 s of 598 s" in alert.text
     assert "hasten doctor" in alert.text
 
 
