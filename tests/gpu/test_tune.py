@@ -21,7 +21,7 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
     planned = plan_run(load_run(None, given))
     start = start_of(planned)
     arms = Arms(planned, start)
-    for stage in stages_of(planned, start, arms.homes()):
+    for stage in stages_of(planned, start):
         settings = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
         result = arms.measure(stage.kind, start, settings, 600.0)
         assert set(result) == set(settings)

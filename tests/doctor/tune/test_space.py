@@ -20,7 +20,6 @@ START = Setting.of(
         "train.channels_last": False,
         "train.compile": False,
         "train.capture": False,
-        "cache.home": "auto",
         "sample.compile": False,
         "infer.batch_size": 4,
     }
@@ -48,11 +47,11 @@ def test_the_start_is_the_run_and_plain_where_that_is_open(data: Path) -> None:
 
 def test_every_change_is_of_a_field_that_the_start_has(data: Path) -> None:
     planned = planned_of(data)
-    found = stages_of(planned, start_of(planned), ["file", "ram"])
+    found = stages_of(planned, start_of(planned))
     for stage in found:
         for change in stage.changes:
             START.having(change)
-    assert [len(stage.changes) for stage in found] == [4, 3, 3, 3]
+    assert [len(stage.changes) for stage in found] == [4, 3, 1, 3]
 
 
 @pytest.mark.parametrize(("steps", "pays"), [(1000, True), (500, False)])
@@ -66,7 +65,7 @@ def apply(changes: dict[str, Any], *overrides: str, decided: tuple[str, ...] = (
     return apply_changes(load_run(None, overrides), START, START.having(changes), decided)
 
 
-@pytest.mark.parametrize("changes", [{}, {"train.precision": "bf16"}, {"cache.home": "file"}])
+@pytest.mark.parametrize("changes", [{}, {"train.precision": "bf16"}, {"infer.batch_size": 8}])
 def test_a_change_sets_its_field_alone(changes: dict[str, Any], tmp_path: Path) -> None:
     result = apply(changes)
     assert {name: new for name, (_, new) in changes_between(RunConfig(), result).items()} == changes
@@ -78,8 +77,3 @@ def test_what_was_set_and_did_not_win_stays_and_what_was_open_is_settled() -> No
     decided = ("train.precision", "train.channels_last", "train.compile")
     train = apply({}, "train.channels_last=true", decided=decided).train
     assert (train.precision, train.channels_last, train.compile) == ("fp32", True, False)
-
-
-def test_a_home_leaves_no_budgets_behind() -> None:
-    result = apply({"cache.home": "ram"}, "cache.ram=1GiB")
-    assert (result.cache.home, result.cache.ram, result.cache.device) == ("ram", "auto", "auto")

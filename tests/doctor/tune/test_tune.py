@@ -159,7 +159,6 @@ def test_settings_are_compared_with_their_numbers(arms: Arms) -> None:
     changes: tuple[dict[str, Any], ...] = (
         {"train.channels_last": True},
         {"train.precision": "bf16"},
-        {"cache.home": "file"},
     )
     settings = [start.having(change) for change in changes]
     torch.manual_seed(3)

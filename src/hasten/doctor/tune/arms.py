@@ -15,9 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hasten.cache.arena import Arena
-from hasten.cache.build import get_arena
-from hasten.cache.memory import available_memory
 from hasten.doctor.run.probes import first_batch
 from hasten.doctor.training import (
     RunComponents,
@@ -25,6 +22,7 @@ from hasten.doctor.training import (
     Trace,
     TrainStep,
     agrees,
+    arena_of,
     compose_run,
     loss_and_gradient,
     out_of_memory,
@@ -80,39 +78,13 @@ class Arms:
         sample = dataclasses.replace(planned.config.sample, stages=(), fit_batch=False)
         self.planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
         self.start, self.device, self.meter = start, planned.device, meter
+        self.arena = arena_of(self.planned)
         self.steps = 4
         """Steps of one timed run; `measure` fits them to the time of one."""
-        self._arenas: dict[str, Arena] = {}
         self._ready: dict[tuple[Kind, Setting], Arm] = {}
         self._build_s, self._compile_s = 1.0, _COMPILE_S
 
     # Building
-
-    def arena(self, home: str) -> Arena:
-        """The run's cases in a home; filled from the files if the cache has no such entry."""
-        if home not in self._arenas:
-            config = self.planned.config.cache
-            # Budgets are for `auto` alone.
-            other = dataclasses.replace(config, home=home, device="auto", ram="auto")  # type: ignore[arg-type]
-            self._arenas[home] = get_arena(
-                self.planned.case_set,
-                self.planned.config.prepare,
-                config if home == config.home else other,
-                device=str(self.device),
-                first=tuple(case.id for case in self.planned.train),
-                files=self.planned.files,
-            )
-        return self._arenas[home]
-
-    def homes(self) -> list[str]:
-        """Homes with room for the cases, in half of what is free, other than where they are."""
-        here = self.arena(str(self.start["cache.home"]))
-        homes = ["file"]
-        if here.num_bytes <= available_memory() // 2:
-            homes.append("ram")
-        if self.device.type == "cuda" and here.num_bytes <= torch.cuda.mem_get_info(self.device)[0] // 2:
-            homes.append("device")
-        return [home for home in homes if home not in (self.start["cache.home"], here.home)]
 
     def components(self, setting: Setting) -> RunComponents:
         """The run assembled as `train` does, but for compiling the network, with a negligible learning rate."""
@@ -121,12 +93,11 @@ class Arms:
         for name, value in setting.values:
             section, _, key = name.partition(".")
             sections.setdefault(section, {})[key] = value
-        arena = self.arena(str(sections.pop("cache")["home"]))
         for section, values in sections.items():
             changed = dataclasses.replace(getattr(planned.config, section), **values)
             planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, **{section: changed}))
         with _unwarned(), random_state_kept(self.device):
-            components = compose_run(with_train(planned, compile=False, learning_rate=_RATE), arena, Clock())
+            components = compose_run(with_train(planned, compile=False, learning_rate=_RATE), self.arena, Clock())
         for module in components.step.update.weights.modules():
             # Its random draws would hide differences.
             if isinstance(module, nn.modules.dropout._DropoutNd):

@@ -162,7 +162,7 @@ def _tuned(config: RunConfig, out: Path, end: float, tell: Callable[[str], objec
     start = start_of(planned)
     arms = Arms(planned, start, meter=meter)
     tell("prepared cases")
-    stages = stages_of(planned, start, arms.homes())
+    stages = stages_of(planned, start)
     refuse = pays_within(planned.config.train.steps)
     searched = search(start, stages, arms.measure, seconds=end - time.monotonic(), refuse=refuse, tell=tell)
     tuned = apply_changes(config, start, searched.best, searched.decided)
@@ -214,15 +214,14 @@ def start_of(planned: RunPlan) -> Setting:
             "train.channels_last": bool(train.channels_last),
             "train.compile": bool(train.compile),
             "train.capture": bool(train.capture),
-            "cache.home": config.cache.home,
             "sample.compile": bool(sample.compile),
             "infer.batch_size": config.infer.batch_size or WINDOW_BATCH,
         }
     )
 
 
-def stages_of(planned: RunPlan, start: Setting, homes: Iterable[str]) -> list[Stage]:
-    """Stages from what matters most. homes: where the cases would fit."""
+def stages_of(planned: RunPlan, start: Setting) -> list[Stage]:
+    """Stages from what matters most."""
     cuda = planned.device.type == "cuda"
     precisions = ("fp32", "tf32", "bf16", "fp16") if cuda else ("fp32", "bf16")
     grid: tuple[Changes, ...] = tuple(
@@ -234,16 +233,13 @@ def stages_of(planned: RunPlan, start: Setting, homes: Iterable[str]) -> list[St
         {"train.compile": True},
         *({"train.compile": True, "train.channels_last": last} for last in (False, True)),
     )
-    feed: list[Changes] = [{"cache.home": home} for home in homes]
-    feed += [{"sample.compile": not start["sample.compile"]}]
-    feed += [{"cache.home": home, "sample.compile": True} for home in homes] if cuda else []
     graph: tuple[Changes, ...] = ({"train.capture": True}, {"train.capture": False})
     windows = int(start["infer.batch_size"])
     sizes = dict.fromkeys((max(1, windows // 2), 2 * windows, 4 * windows))
     return [
         Stage(name="precision and memory format", changes=grid, weight=4.0),
         Stage(name="compiling", changes=compiled, weight=2.0),
-        Stage(name="cache home and batch program", changes=tuple(feed), weight=2.0),
+        Stage(name="batch program", changes=({"sample.compile": not start["sample.compile"]},)),
         *([Stage(name="CUDA graph", changes=graph)] if cuda else []),
         Stage(name="sliding window", kind="validate", changes=tuple({"infer.batch_size": each} for each in sizes)),
     ]
@@ -273,8 +269,6 @@ def apply_changes(config: RunConfig, start: Setting, best: Setting, decided: Ite
         section, _, key = name.partition(".")
         if name in changed or tree[section][key] is None:
             tree[section][key] = best[name]
-    if "cache.home" in changed:
-        tree["cache"] |= {"device": "auto", "ram": "auto"}
     return from_dict(tree, where="the tuned run")
 
 
