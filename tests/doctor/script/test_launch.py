@@ -201,8 +201,6 @@ def test_a_script_that_ends_by_itself_is_judged_by_what_it_did(script):
     run = watch(sys.executable, script(last + TRAINS + "for _ in range(6): step()\nraise SystemExit(3)"), steps=50)
     assert (run.ended, run.exit_code, run.output) == ("crashed", 3, "['MainThread']\n")
     assert run.records[0].steps == 6
-    assert len(run.records[0].losses) == 6
-    assert run.records[0].losses[0] > run.records[0].losses[5]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from .on_modules import hooks_off
 from .session import Session
 
 _COPIED = (
-    *("assume_cuda", "steps", "step_losses", "shapes", "devices", "autocast", "subclass"),
+    *("assume_cuda", "steps", "shapes", "devices", "autocast", "subclass"),
     *("load", "modes", "mode_sites", "saves", "copies", "validations"),
 )
 """What the record has from the session as it is."""
@@ -103,7 +103,7 @@ def again(session: Session) -> None:
 
 def _close(session: Session, why: str, experiments: bool) -> None:
     _end_threads(session)
-    prepare(session)
+    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
@@ -115,15 +115,6 @@ def _end_threads(session: Session) -> None:
     session.timer.cancel()
     for thread in (session.timer, session.sampler):
         thread.join()
-
-
-def prepare(session: Session) -> None:
-    """Fill what only the end knows."""
-    totals: dict[int, float] = {}
-    for index, loss in zip(session.loss_steps, session.losses):  # noqa: B905  # Python 3.9
-        totals[index] = totals.get(index, 0.0) + float(loss)
-    session.step_losses = [totals[index] for index in sorted(totals)]
-    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
 
 
 def _experiments(session: Session) -> dict[str, Any]:
