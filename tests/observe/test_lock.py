@@ -210,7 +210,7 @@ def test_a_half_written_file_is_waited_for_from_when_it_is_seen(tmp_path: Path) 
     (tmp_path / LOCK).touch()
     writer = threading.Timer(0.2, write_owner, (tmp_path / LOCK,))
     writer.start()
-    with pytest.raises(ValueError, match="another run .pid 4321 on host node7"):
+    with pytest.raises(ValueError, match=r"another run .pid 4321 on host node7"):
         lock._claim(tmp_path, time.monotonic() - 1000)
     writer.join()
 

@@ -22,7 +22,6 @@ from hasten.observe.monitor import COLUMNS, Host, Monitor, MonitorRecording, Sam
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.live import CHECK_EVERY, MOST_STRETCH
 from tests.observe.monitor.fake_nvml import FakeNvml, nvml_error
-from tests.observe.monitor.series import series, start, write
 
 
 class Hand:
@@ -181,19 +180,6 @@ def test_ranks_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monke
     Bench(tmp_path, rank=None, world_size=None).run(1)
     names = {f"monitor{rank}.{kind}" for rank in ("", "-rank1", "-rank3") for kind in ("csv", "jsonl")}
     assert {path.name for path in tmp_path.iterdir()} == names
-
-
-def test_a_straggler_is_found_in_the_other_ranks_files(tmp_path: Path) -> None:
-    write(tmp_path / "monitor-rank1.jsonl", series(60, step_s=0.25), before=[start(rank=1)])
-    write(tmp_path / "monitor-rank2.jsonl", series(60, step_s=0.5), before=[start(rank=2)])
-    write(tmp_path / "monitor-rank3.jsonl", series(60, step_s=5.0), before=[start(rank=3)])  # of an earlier process
-    bench = Bench(tmp_path, world_size=3)
-    bench.run(20)
-    assert [(alert.kind, alert.subject) for alert in bench.monitor.check()] == [("straggler", "rank 2")]
-    assert bench.monitor.check() == []
-    other = Bench(tmp_path, rank=1, world_size=3)
-    other.run(20)
-    assert other.monitor.check() == []  # one rank speaks for all
 
 
 def test_an_alert_is_told_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.observe.monitor.recording import Follower, History, MonitorRecording, rank_name, recordings, tail
+from hasten.observe.monitor.recording import Follower, History, MonitorRecording, rank_name, recordings
 from hasten.observe.monitor.sample import Sample, to_record
 from tests.observe.monitor.series import series, start, write
 
@@ -102,17 +102,6 @@ def test_a_long_history_keeps_its_end_whole_and_its_beginning_in_part() -> None:
     gaps = {later - earlier for earlier, later in pairwise(times)}
     assert times[0] == 0
     assert max(gaps) <= 128
-
-
-def test_the_tail_is_the_last_whole_samples(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.jsonl", series(500), before=[start()])
-    with path.open("a") as file:
-        file.write('{"kind": "sam')
-    result = tail(path, num_bytes=2000)
-    assert 3 < len(result) < 20
-    assert result == series(500)[-len(result) :]
-    assert len(tail(path, num_bytes=1 << 20)) == 500
-    assert tail(tmp_path / "none") == []
 
 
 def test_what_is_written_is_json_that_anyone_reads() -> None:

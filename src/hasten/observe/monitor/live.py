@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hasten.observe.monitor.alerts import Alert, alerts_of, pace, straggler
+from hasten.observe.monitor.alerts import Alert, alerts_of
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name, recordings, tail
+from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name
 from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
 from hasten.observe.rundir import append_jsonl, append_text
 
@@ -143,13 +143,8 @@ class Monitor:
         return sample
 
     def check(self) -> list[Alert]:
-        """Check the samples so far for alerts; report the new ones."""
+        """Check this rank's samples so far for alerts; report the new ones."""
         alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
-        if self.rank == 0 and self.world_size > 1:
-            # A run that was resumed with fewer ranks still has the files of the others.
-            ranks = {rank: path for rank, path in recordings(self.folder).items() if rank < self.world_size}
-            paces = {rank: pace(tail(path)) for rank, path in ranks.items()}
-            alerts += straggler(paces, since_s=self._time())
         known = {(alert.kind, alert.subject) for alert in self.alerts}
         new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
         self.alerts += new

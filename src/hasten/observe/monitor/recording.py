@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.observe.monitor.sample import Sample, from_record
-from hasten.observe.values import mapping, number
+from hasten.observe.values import number
 
 MONITOR_CSV = "monitor.csv"
 MONITOR_JSONL = "monitor.jsonl"
@@ -151,17 +151,3 @@ class MonitorRecording:
             text = str(record.get("text", ""))
             if text and text not in self.notes:
                 self.notes.append(text)
-
-
-def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
-    """The last samples of another rank's file, for little; none if it can't be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - num_bytes))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    records = [mapping(_json(line)) for line in lines[1 if size > num_bytes else 0 :]]
-    samples = [from_record(record) for record in records if record.get("kind") == "sample"]
-    return [sample for sample in samples if sample is not None]
