@@ -47,7 +47,7 @@ def losing(given: argparse.Namespace) -> Part:
     from hasten.config.load import load_run
     from hasten.doctor.training import keep_freed_memory, plan_run
     from hasten.doctor.tune.arms import Arms
-    from hasten.doctor.tune.space import start_of
+    from hasten.doctor.tune.run import start_of
 
     shape = ["sample.patch=[48,48,48]", "sample.batch_size=4", "network.channels=[16,32,64]"]
     shape += ["network.strides=[[2,2,2],[2,2,2]]", "network.norm=instance"]

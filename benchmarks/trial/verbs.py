@@ -163,7 +163,6 @@ RANGES: dict[str, tuple[str, ...]] = {
     "watch RUN --every nan": ("--every",),
     "profile SOURCE --steps 0": ("--steps",),
     "profile SOURCE --cases 0": ("--cases",),
-    "profile SOURCE --reports nonsense": ("--reports",),
     "profile SOURCE --formats docx": ("--formats",),
     "tune SOURCE --out out --seconds 0": ("--seconds",),
     "tune SOURCE --out out --seconds -5": ("--seconds",),

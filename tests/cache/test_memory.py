@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from hasten.cache.memory import available_memory
-from hasten.observe.cgroup import memory_limits
+from hasten.observe.cores import memory_limits
 
 
 def group(folder: Path, prefix: tuple[str, str, str], limit: str, used: int, cached: int) -> None:

@@ -105,6 +105,7 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
         (["a.b=1"], "must come before the overrides"),
         (["--out", __file__], "is a file"),
         (["src", "--try"], "--try: not for a run"),
+        (["--try", "--", "python", "a.py"], "--try: is for the machine"),
     ],
 )
 def test_mistakes_are_one_line(app, calls, arguments, word):

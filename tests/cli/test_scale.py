@@ -43,7 +43,7 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
     result = scale("analyse", logs, "--out", tmp_path / "new" / "out")
     assert result.exit_code == 0, result.output
     names = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
-    assert names == ["scaling.csv", "scaling.html", "scaling.json"]
+    assert names == ["scaling.html", "scaling.json"]
     assert "page       " in result.output
 
 
@@ -90,4 +90,4 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1.90x" in result.output
     assert "four: failed (no room), so it is left out." in result.output
     assert "To mean Dice 0.5" in (out / "scaling.html").read_text()
-    assert (out / "scaling.csv").is_file()
+    assert (out / "scaling.json").is_file()

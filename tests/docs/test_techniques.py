@@ -80,7 +80,7 @@ def unknown(token: str) -> str:
     return "" if token in findings() else "neither a setting, a verb, a finding nor a Python name"
 
 
-FOREIGN = {"summary.json", "device=", "torchrun", "item", "print", "--try"}
+FOREIGN = {"summary.json", "device=", "torchrun", "item", "print"}
 """Spans that name something of others, or part of what stands beside them."""
 
 

@@ -19,7 +19,7 @@ from hasten.doctor.environment.doctor import check_load, examine, lines, verdict
 from hasten.doctor.environment.homes import GIB, GpuMemory, Homes, check_homes, existing, homes_here
 from hasten.doctor.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, read_rate
 from hasten.doctor.environment.threads import Threads, check_threads, threads_here
-from hasten.observe.cgroup import cpu_quota
+from hasten.observe.cores import cpu_quota
 from hasten.observe.rundir import write_json
 
 CPU = torch.device("cpu")

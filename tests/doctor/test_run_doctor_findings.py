@@ -10,8 +10,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.doctor.run.assemble import ColdCache
 from hasten.doctor.run.findings import RunMeasurements, _nice, findings
-from hasten.doctor.run.probes import Arms, PeriodicCosts
-from hasten.doctor.run.timed import TimedSteps, split_of
+from hasten.doctor.run.probes import Arms, PeriodicCosts, TimedSteps, split_of
 from hasten.doctor.time_split import Split, diagnose
 
 PERIODIC = PeriodicCosts(

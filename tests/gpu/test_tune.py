@@ -7,7 +7,7 @@ from pathlib import Path
 from hasten.config.load import load_run
 from hasten.doctor.training import plan_run
 from hasten.doctor.tune.arms import Arms
-from hasten.doctor.tune.space import stages_of, start_of
+from hasten.doctor.tune.run import stages_of, start_of
 from hasten.phantoms.organs import write_phantoms
 
 
@@ -21,7 +21,7 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
     planned = plan_run(load_run(None, given))
     start = start_of(planned)
     arms = Arms(planned, start)
-    for stage in stages_of(planned, start, arms.homes(), arms.fits):
+    for stage in stages_of(planned, start):
         settings = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
         result = arms.measure(stage.kind, start, settings, 600.0)
         assert set(result) == set(settings)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hasten.observe import rundir
-from hasten.observe.rundir import append_jsonl, create_run_dir, read_jsonl, write_json
+from hasten.observe.rundir import append_jsonl, append_text, create_run_dir, read_jsonl, write_json
 
 
 def test_a_new_directory_is_made_with_its_checkpoints(tmp_path: Path) -> None:
@@ -134,3 +134,11 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(ValueError, match=r"m\.jsonl:2: not a line of JSON"):
         read_jsonl(path)
+
+
+@pytest.mark.parametrize("half", ["", "x", "x,y", "x,y\n1,1\n2", "x,y\n1,1\n2,"])
+def test_a_table_that_grows_begins_with_its_header_and_has_whole_lines(tmp_path: Path, half: str) -> None:
+    (tmp_path / "a.csv").write_text(half)
+    for line in ("3,3\n", "4,4\n"):
+        append_text(tmp_path / "a.csv", line, header="x,y\n")
+    assert (tmp_path / "a.csv").read_text() == f"x,y\n{'1,1' * half.count('1,1')}\n3,3\n4,4\n".replace("\n\n", "\n")

@@ -57,16 +57,6 @@ def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -
         assert text in " ".join(page.text.split()), text
 
 
-def test_axes_of_the_augmentation_are_named(make_run: MakeRun, tmp_path: Path) -> None:
-    folder = make_run()
-    step = {"name": "flip", "how": "fused", "why": "", "ops": ["Flip(keys=('image',), spatial_axis=(0,), prob=0.5)"]}
-    for patch, axis in (([16, 32, 32], "slices"), ([1, 32, 32], "rows")):
-        plan = json.loads((folder / "plan.json").read_text())
-        plan["decisions"]["sample.patch"] = {"value": patch, "reason": ""}
-        (folder / "plan.json").write_text(json.dumps({**plan, "augmentation": [step]}))
-        assert f"along {axis}; probability 0.5" in write_report([folder], tmp_path / "a.html").read_text()
-
-
 def test_the_augmentation_is_a_table_where_it_is_known(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     assert "Augmentation</h3>" not in write_report([folder], tmp_path / "a.html").read_text()
@@ -80,7 +70,7 @@ def test_the_augmentation_is_a_table_where_it_is_known(make_run: MakeRun, tmp_pa
         plan = json.loads((folder / "plan.json").read_text())
         (folder / "plan.json").write_text(json.dumps({**plan, "augmentation": rows}))
         page = write_report([folder], tmp_path / "b.html").read_text()
-        assert ("Flip: probability 0.5; Mirror" in page) == ("1. RandFlipd" in page) == isinstance(rows, list)
+        assert ("Flip(prob=0.5); Mirror()" in page) == ("1. RandFlipd" in page) == isinstance(rows, list)
 
 
 def test_a_comparison_says_that_scores_are_of_other_cases(make_run: MakeRun, tmp_path: Path) -> None:
@@ -95,23 +85,27 @@ def test_a_comparison_says_that_scores_are_of_other_cases(make_run: MakeRun, tmp
     assert text.count("another data.") == 1
 
 
-def test_references_inside_the_figures_resolve(make_run: MakeRun, tmp_path: Path) -> None:
-    page = page_of([make_run("a"), make_run("b")], tmp_path / "page.html")
-    wanted = {value[1:] for name, value in page.attributes if name in ("href", "xlink:href")}
-    wanted |= {match for _, value in page.attributes for match in re.findall(r"url\(#([^)]+)\)", value)}
-    assert wanted
-    assert wanted <= set(page.ids)
-
-
-def test_the_page_reaches_for_nothing_outside_itself(make_run: MakeRun, tmp_path: Path) -> None:
-    html = write_report([make_run("a"), make_run("b")], tmp_path / "page.html").read_text(encoding="utf-8")
+def test_the_page_stands_alone_and_changes_nothing(make_run: MakeRun, tmp_path: Path) -> None:
+    before, backend = dict(matplotlib.rcParams), matplotlib.get_backend(auto_select=False)
+    loaded = "matplotlib.pyplot" in sys.modules
+    runs = [make_run("a"), make_run("b")]
+    html = write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert write_report(runs, tmp_path / "new" / "page.html").read_text(encoding="utf-8") == html
+    assert dict(matplotlib.rcParams) == before
+    assert matplotlib.get_backend(auto_select=False) == backend
+    assert ("matplotlib.pyplot" in sys.modules) == loaded
     assert "://" not in html
+    assert "@import" not in html
     page = PageText(html)
     assert page.tags["link"] == page.tags["script"] == page.tags["iframe"] == 0
     for name, value in page.attributes:
         if name in ("src", "href", "xlink:href"):
             assert value.startswith(("#", "data:image/png;base64,")), value
-    assert "@import" not in html
+    # References inside the figures resolve.
+    wanted = {value[1:] for name, value in page.attributes if name in ("href", "xlink:href")}
+    wanted |= {match for _, value in page.attributes for match in re.findall(r"url\(#([^)]+)\)", value)}
+    assert wanted
+    assert wanted <= set(page.ids)
 
 
 def test_text_of_a_run_is_inert(make_run: MakeRun, tmp_path: Path) -> None:
@@ -169,7 +163,7 @@ def test_a_run_in_progress_shows_what_there_is(make_run: MakeRun, tmp_path: Path
 
 def test_a_run_that_began_has_no_chart_of_one_point(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(final=0.8)
-    (folder / "summary.json").unlink()
+    (folder / "summary.json").write_text(json.dumps({"status": "time_up"}))
     kinds: set[str] = set()
     kept = []
     for line in (folder / "metrics.jsonl").read_text().splitlines():
@@ -182,15 +176,8 @@ def test_a_run_that_began_has_no_chart_of_one_point(make_run: MakeRun, tmp_path:
     assert "svg" not in page.tags
     assert "One validation so far" in page.text
     assert "One training loss:" in page.text
-
-
-def test_a_run_whose_time_was_up_says_so_in_words(make_run: MakeRun, tmp_path: Path) -> None:
-    folder = make_run(final=0.8)
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | {"status": "time_up"}))
-    text = page_of([folder], tmp_path / "page.html").text
-    assert "time is up" in text
-    assert "time_up" not in text
+    assert "time is up" in page.text
+    assert "time_up" not in page.text
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -236,26 +223,9 @@ def test_the_page_stays_light(make_run: MakeRun, tmp_path: Path) -> None:
     assert page.stat().st_size < 1_500_000
 
 
-def test_nothing_of_matplotlib_changes(make_run: MakeRun, tmp_path: Path) -> None:
-    before, backend = dict(matplotlib.rcParams), matplotlib.get_backend(auto_select=False)
-    loaded = "matplotlib.pyplot" in sys.modules
-    write_report([make_run("a"), make_run("b")], tmp_path / "page.html")
-    assert dict(matplotlib.rcParams) == before
-    assert matplotlib.get_backend(auto_select=False) == backend
-    assert ("matplotlib.pyplot" in sys.modules) == loaded
-
-
-def test_the_same_runs_give_the_same_page(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run()
-    first = write_report([run], tmp_path / "a.html").read_bytes()
-    assert write_report([run], tmp_path / "b.html").read_bytes() == first
-
-
-def test_out_may_be_a_folder_or_lie_in_a_new_one(make_run: MakeRun, tmp_path: Path) -> None:
+def test_out_may_be_a_folder(make_run: MakeRun) -> None:
     run = make_run()
     assert write_report([run], run) == run / "report.html"
-    assert write_report([run], tmp_path / "new" / "page.html").is_file()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
 
 
 def test_regions_have_their_curves_in_the_order_of_the_run(make_run: MakeRun, tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import mannwhitneyu
 
-from hasten.scaling.analyse import Analysis, Point, analyse, chance, least_chance
+from hasten.scaling.analyse import Analysis, Point, analyse
 from tests.scaling.studies import csv_log, entry, list_runs, run_folder
 
 REAL = Path(__file__).parents[3].parent / "shared/data/unet_scaling_logs"
@@ -124,9 +121,9 @@ def seeded(folder: Path, one: list[float], two: list[float]) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("one", "two", "message"),
     [
-        ([0.90, 0.91, 0.89], [0.80, 0.82, 0.79], "beyond the seeds' noise .* 5\\.0\u00a0% of"),
-        ([0.90, 0.91, 0.70], [0.80, 0.82, 0.79], "within the seeds' noise .* 35\\.0\u00a0% of"),
-        ([0.90, 0.91], [0.80, 0.82], "2 and 2 seeds are too few to separate that from noise"),
+        ([0.90, 0.91, 0.89], [0.80, 0.82, 0.79], "falls by 0.100 at 2 workers .* beyond the seeds' noise"),
+        ([0.90, 0.91, 0.70], [0.80, 0.82, 0.79], "within the seeds' noise"),
+        ([0.90, 0.91], [0.80, 0.82], "2 seeds are too few to separate that from noise"),
         ([0.90, 0.91, 0.92], [0.80], "one seed: can't be separated from noise."),
         ([0.90, 0.91, 0.92], [0.89, 0.88, 0.90], "IoU is nowhere more than 0.05 below 1 worker."),
     ],
@@ -172,24 +169,3 @@ def test_what_makes_own_runs_doubtful(tmp_path: Path) -> None:
     assert "other programs used up to 1.2 cores" in point(analyse(tmp_path), "ddp", 2).doubt
     assert "strong and weak scaling are mixed" in output
     assert "hardware allows about 1x" not in output
-
-
-@given(
-    low=st.lists(st.integers(0, 1000), min_size=2, max_size=6),
-    high=st.lists(st.integers(0, 1000), min_size=2, max_size=6),
-)
-def test_the_rank_test_is_scipy_s_where_no_two_values_are_equal(low: list[int], high: list[int]) -> None:
-    if len({*low, *high}) < len(low) + len(high):
-        return
-    assert chance(low, high) == pytest.approx(mannwhitneyu(low, high, alternative="less", method="exact").pvalue)
-
-
-def test_the_ends_of_the_rank_test() -> None:
-    assert chance([1, 2, 3], [4, 5, 6]) == pytest.approx(1 / 20) == least_chance(3, 3)
-    assert chance([4, 5, 6], [1, 2, 3]) == 1.0
-    assert chance([1, 2], [3, 4]) == pytest.approx(1 / 6) == least_chance(2, 2)
-    assert chance([5, 5], [5, 5]) == 1.0
-    # Too many ways to count them one by one.
-    assert chance(range(20), range(20, 40)) < 1e-3
-    assert 0.3 < chance(range(0, 40, 2), range(1, 41, 2)) < 0.6
-    assert chance([7] * 20, [7] * 20) == 1.0

@@ -57,24 +57,16 @@ def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
 
 
 def test_a_run_shorter_than_an_epoch_has_its_typical_pace(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "a", samples_per_s=10.0)
+    folder = run_folder(tmp_path / "a", samples_per_s=10.0, train={"learning_rate_batch": 2})
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text(lines[0] + "\n")
     (log,) = read_logs(tmp_path).logs
     assert dict(log.epochs) == {0: 2.0}
-
-
-def test_a_run_without_paces(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "a", samples_per_s=10.0)
+    assert log.rate == pytest.approx(0.25)  # the one that the batch made of it
     (folder / "metrics.jsonl").unlink()
     result = read_logs(tmp_path)
     assert result.logs[0].epoch_s(None) is None
     assert "has no pace" in result.notes[0]
-
-
-def test_the_learning_rate_is_the_one_that_the_batch_made_of_it(tmp_path: Path) -> None:
-    run_folder(tmp_path / "a", samples_per_s=10.0, train={"learning_rate_batch": 2})
-    assert read_logs(tmp_path).logs[0].rate == pytest.approx(0.25)
 
 
 def test_folders_without_a_study(tmp_path: Path) -> None:
@@ -187,12 +179,12 @@ def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) ->
     [
         ("0,15.0,", "0,fast,", r"log_1\.csv:2: time_per_epoch is 'fast'"),
         ("0,15.0,", "0,,", r":2: time_per_epoch is ''"),
-        ("0,15.0,", "0,-15.0,", r":2: time_per_epoch is '-15.0', but must be a number of at least"),
+        ("0,15.0,", "0,-15.0,", r":2: time_per_epoch is '-15.0'"),
         ("0,15.0,", "0,nan,", r":2: time_per_epoch is 'nan'"),
         ("1,10.0,0.5,", "1,10.0,low,", r":3: loss is 'low'"),
         ("1,10.0,", "0,10.0,", r":3: epoch 0 is there twice"),
         ("1,10.0,", "-1,10.0,", r":3: the first column is '-1'"),
-        ("1,10.0,0.5,", "1,10.0,", r":3: has 6 values for 7 columns"),
+        ("1,10.0,0.5,", "1,10.0,", r":3: has not one value for each column"),
         (",0.9\n", ",good\n", r"iou is 'good'"),
     ],
 )  # fmt: skip
@@ -205,18 +197,19 @@ def test_bad_rows(tmp_path: Path, old: str, new: str, message: str) -> None:
         read_csv(path)
 
 
-@pytest.mark.parametrize("content", [b"", (",".join(COLUMNS) + "\n").encode()], ids=["empty", "only the columns"])
-def test_a_log_without_epochs(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no epoch"),
+        (",".join(COLUMNS).encode() + b"\n", "holds no epoch"),
+        (b"\x89PNG\r\n\xff\xfe\x00", "can't be read as CSV"),
+    ],
+    ids=["empty", "only the columns", "no text"],
+)
+def test_a_file_that_is_no_log(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "log_1.csv"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"log_1\.csv: holds no epoch"):
-        read_csv(path)
-
-
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "log_1.csv"
-    path.write_bytes(b"\x89PNG\r\n\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"log_1\.csv: can't be read as CSV"):
+    with pytest.raises(ValueError, match=rf"log_1\.csv: {message}"):
         read_csv(path)
 
 

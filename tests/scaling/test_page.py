@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -63,13 +62,8 @@ def test_the_files(logs: Analysis, tmp_path: Path) -> None:
     assert (output["baseline"], output["epoch"], output["metric"], len(output["runs"])) == (1, 4, "IoU", 6)
     four = next(one for one in output["points"] if (one["strategy"], one["world"]) == ("native", 4))
     assert four["speedup"] == pytest.approx(40 / 11)
-    with (tmp_path / "out" / "scaling.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == 6
-    assert float(lines[2]["efficiency"]) == pytest.approx(40 / 11 / 4)
-    assert (lines[2]["strategy"], lines[2]["workers"], lines[2]["target_s"]) == ("native", "4", "")
-    # What was written is no log of the study.
-    assert len(analyse(tmp_path / "logs").points) == 6
+    assert four["efficiency"] == pytest.approx(40 / 11 / 4)
+    assert four["target_s"] is None
 
 
 @pytest.mark.parametrize(

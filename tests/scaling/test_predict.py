@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +37,18 @@ from tests.scaling.studies import csv_log
 LOGS = Path(__file__).parents[4] / "shared" / "data" / "unet_scaling_logs"
 WEIGHTS = 1_000_000
 STEP = Step(
-    mode="weak", compute_s=0.1, spread=0.0, gradient_bytes=4e6, bucket_bytes=2.6e7, overlap=True, latency_s=1e-5,
-    bytes_per_s=1e10, steps=1000.0, validation_s=0.0, checkpoint_s=0.0,
-)  # fmt: skip
+    mode="weak",
+    compute_s=0.1,
+    spread=0.0,
+    gradient_bytes=4e6,
+    bucket_bytes=2.6e7,
+    overlap=True,
+    latency_s=1e-5,
+    bytes_per_s=1e10,
+    steps=1000.0,
+    validation_s=0.0,
+    checkpoint_s=0.0,
+)
 MODES = st.sampled_from(["weak", "strong"])
 
 
@@ -177,27 +185,18 @@ def write_run(
 
 def test_a_run_tells_its_step_its_spread_and_its_gradients(tmp_path: Path) -> None:
     given = "distribute:\n  gradients: fp16\n  bucket_mb: 5\n"
-    result = source_of(write_run(tmp_path / "run", jitter=0.01, settings=given), link="ib100", mode="strong")
+    result = source_of(write_run(tmp_path / "run", jitter=0.01, settings=given), link="ib200", mode="strong")
     step = result.model
     assert isinstance(step, Step)
     assert step.compute_s == pytest.approx(0.2, rel=0.011)
     # Means over 10 steps that differ by 2 % of 0.2 s, back and forth: independent steps differ by more.
     assert step.spread == pytest.approx(0.02 * 5**0.5, rel=0.05)
     assert (step.gradient_bytes, step.bucket_bytes, step.steps) == (2 * WEIGHTS, 5 * 2**20, 10)
-    assert (step.latency_s, step.bytes_per_s) == (pytest.approx(14e-6), pytest.approx(11.2e9))
+    assert (step.latency_s, step.bytes_per_s) == (pytest.approx(14e-6), pytest.approx(22.5e9))
     assert (step.validation_s, step.checkpoint_s) == (pytest.approx(0.5), pytest.approx(0.1))
     assert (result.most, result.mode) == (64, "strong")
     one = predict(result, 8)
     assert one.efficiency_range[0] < one.efficiency < one.efficiency_range[1]
-
-
-def test_logs_give_the_fastest_strategy_unless_another_is_named(tmp_path: Path) -> None:
-    folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 52.0, 4: 27.0})
-    write_logs(folder, {1: 100.0, 2: 80.0, 4: 60.0}, "hvd_")
-    result = source_of(folder)
-    assert (result.strategy, result.mode, dict(result.measured)) == ("native", "weak", {1: 100.0, 2: 52.0, 4: 27.0})
-    assert any("horovod also there" in note for note in result.notes)
-    assert source_of(folder, strategy="horovod").measured[1] == (2, 80.0)
 
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the 16 logs are not here")
@@ -225,15 +224,12 @@ def shown(*arguments: object) -> str:
 
 def test_logs_are_told_and_written(tmp_path: Path) -> None:
     folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 54.0, 4: 28.0})
-    output = shown(folder, "--workers", "8,1024", "--out", tmp_path / "out")
-    assert "On 1,024 workers (weak scaling)" in output
+    write_logs(folder, {1: 100.0, 2: 80.0, 4: 60.0}, "hvd_")
+    assert "On 1,024 workers (weak scaling)" in shown(folder, "--workers", "8,1024", "--out", tmp_path / "out")
     facts = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    assert [one["workers"] for one in facts["predictions"]] == [8, 1024]
+    assert (facts["strategy"], [one["workers"] for one in facts["predictions"]]) == ("native", [8, 1024])
     assert facts["measured_epochs"][2] == {"workers": 4, "epoch_s": 28.0}
-    html = (tmp_path / "out" / "prediction.html").read_text()
-    # Crosses where it was measured; circles over the measured counts and the asked ones, and the range.
-    assert len(re.findall(r"<use [^>]*var\(--c2\)", html)) == 3
-    assert len(re.findall(r"<use [^>]*var\(--c1\)", html)) == 5 + 1
+    assert source_of(folder, strategy="horovod").measured[1] == (2, 80.0)
 
 
 def test_a_run_goes_by_the_link(tmp_path: Path) -> None:
@@ -250,7 +246,6 @@ def test_a_run_goes_by_the_link(tmp_path: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "a link's name": (["run", "--link", "ib40"], "did you mean ib400"),
     "no link": (["run", "--link", "-3"], "--link -3: no such link; give one of nvlink4"),
     "a link of logs": (["logs", "--link", "ib200"], "for the folder of a run"),
     "a strategy of a run": (["run", "--strategy", "ddp"], "for logs of several"),

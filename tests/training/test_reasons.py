@@ -119,7 +119,7 @@ def test_tuning(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def tuned(config: RunConfig, folder: Path) -> Any:
         result = tune(config, folder / "out")
-        return result.changes, len(result.suggestions), result.gain and result.gain.gain
+        return result.changes, result.searched.gain and result.searched.gain.gain
 
     told, silent = _both(source, tmp_path, tuned, "train.steps=20")
     assert told == silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from hasten.observe.cgroup import memory_limits
+from hasten.observe.cores import memory_limits
 
 
 def available_memory() -> int:

@@ -53,7 +53,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
     try_: Annotated[
         bool,
-        typer.Option("--try", help="Script: measure more workers and autocast. Machine: also try torch.compile."),
+        typer.Option("--try", help="Machine: also try torch.compile."),
     ] = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
@@ -71,7 +71,7 @@ def doctor(
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")
     if command is not None:
-        _check_command(command, source, data)
+        _check_command(command, source, data, try_)
 
         from hasten.doctor.script import doctor_script
 
@@ -80,7 +80,6 @@ def doctor(
             steps=steps,
             seconds=seconds,
             out=out,
-            try_cures=try_,
             assume_cuda=for_ is not None,
             echo=echo if json else _silent if quiet else _print,
             as_json=json,
@@ -96,12 +95,14 @@ def doctor(
     _run(source, overrides or [], steps, seconds, out, json, quiet)
 
 
-def _check_command(command: list[str], source: str | None, data: Path | None) -> None:
+def _check_command(command: list[str], source: str | None, data: Path | None, compiles: bool) -> None:
     if not command:
         raise ValueError("--: name a command after it, such as: hasten doctor -- python train.py")
     if source is not None or data is not None:
         argument = source if source is not None else f"--data {data}"
         raise ValueError(f"{argument}: a script is examined alone; leave out what stands before --, options aside")
+    if compiles:
+        raise ValueError("--try: is for the machine; leave it out (the doctor's experiments measure what cures gain)")
 
 
 def _check_folder(out: Path | None) -> None:
@@ -129,8 +130,7 @@ def _run(
     config = run_config(source, overrides)
 
     from hasten.config.url import shown
-    from hasten.doctor.run.doctor import diagnose_run
-    from hasten.doctor.run.show import lines, write_page
+    from hasten.doctor.run.doctor import diagnose_run, lines, write_page
 
     report = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
     _print_result(report, [report.diagnosis.sentence] if quiet else lines(report), json)
@@ -175,8 +175,7 @@ def _print_result(result: object, text: list[str], json: bool) -> None:
 
 
 def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
-    from hasten.observe.folder import writing_to
-    from hasten.observe.rundir import write_json
+    from hasten.observe.rundir import write_json, writing_to
 
     with writing_to(out):
         write_json(out / JSON, result)

@@ -28,7 +28,7 @@ def phantom(
     if not all(0 < mm < float("inf") for mm in spacing):
         raise ValueError(f"--spacing {' '.join(map(str, spacing))}: must be three positive numbers of mm")
 
-    from hasten.observe.folder import empty_folder
+    from hasten.observe.rundir import empty_folder
     from hasten.phantoms.organs import write_phantoms
 
     write_phantoms(empty_folder(out), num_cases=cases, shape=shape, spacing=spacing, seed=seed)

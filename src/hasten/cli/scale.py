@@ -119,7 +119,7 @@ def analyse(
     epoch: Epoch = None,
     drop: Drop = 0.05,
     target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the page, JSON and CSV; made if it is missing.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
     if out is not None and out.exists() and not out.is_dir():
@@ -145,15 +145,14 @@ def predict(
     ] = None,
     mode: _Mode = None,
     strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Logs: which of several strategies.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for prediction.json and prediction.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for prediction.json.")] = None,
 ) -> None:
     """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
     counts = _counts(workers)
 
     from hasten.report.terminal import print_table
     from hasten.scaling.predict import predict as predicted
-    from hasten.scaling.predict import source_of
-    from hasten.scaling.prediction_page import table_of, verdict, write
+    from hasten.scaling.predict import source_of, table_of, verdict, write
 
     data = source_of(source, link=link, mode=mode, strategy=strategy)
     if data.most is not None:
@@ -163,8 +162,7 @@ def predict(
     for line in (verdict(predictions, data), *data.notes):
         echo(line)
     if out is not None:
-        for path in write(out, predictions, data):
-            echo(f"wrote      {path}")
+        echo(f"wrote      {write(out, predictions, data)}")
 
 
 def _config(source: str, overrides: list[str], warmup: str | None, schedule: str | None) -> RunConfig:

@@ -119,10 +119,6 @@ def _train_run(
     if not world.first:
         return []
     report = out / REPORT_HTML if config.kind == "detection" else _report(out)
-    if report is not None:
-        from hasten.observe.trackers import attach
-
-        attach(config.observe.trackers, out, report)
     return _summary_lines(summary, out, report)
 
 

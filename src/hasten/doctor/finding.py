@@ -55,8 +55,6 @@ class Finding:
     gain: float | None = None
     """Predicted speed-up of the training once cured, such as 1.5; None if unknown."""
     level: Level = "finding"
-    switch: str = ""
-    """The cure where `hasten doctor --try` can make it from outside: `workers=4` or `autocast`."""
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

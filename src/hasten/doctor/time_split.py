@@ -7,7 +7,7 @@ from typing import Literal
 
 from hasten.doctor.finding import DOUBLED, DOUBLED_ON_CPU
 
-Bound = Literal["input", "launch", "compute", "memory", "sync", "validation", "checkpoint"]
+Bound = Literal["input", "launch", "compute", "sync", "validation", "checkpoint"]
 
 PARTS: dict[str, str] = {
     "read": "reading files",
@@ -55,10 +55,6 @@ class Split:
     """Time of a step on twice the samples over that of a step; near 1 where fixed costs dominate."""
     on_cpu: bool = False
     """Whether a CPU trains."""
-    bandwidth_share: float | None = None
-    """Share of the memory's measured copy rate that the network's forward and backward reach, if it was estimated."""
-    flops_share: float | None = None
-    """Share of the measured matrix-multiply rate that they reach."""
 
     @property
     def floor_note(self) -> str:
@@ -100,15 +96,6 @@ def diagnose(split: Split) -> Diagnosis:
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "
             f"so fixed costs rule; the batch is too small{more}.",
             f"twice the samples: {split.doubled:.2f} times as long; {itself}",
-            evidence,
-        )
-    bandwidth, flops = split.bandwidth_share, split.flops_share
-    if bandwidth is not None and flops is not None and bandwidth > 0.5 and bandwidth > 1.5 * flops:
-        return Diagnosis(
-            "memory",
-            f"The training is memory-bound: its layers move data at {bandwidth:.0%} of the rate of a plain copy, "
-            f"and multiply at {flops:.0%} of what the processor can{more}.",
-            itself,
             evidence,
         )
     sentence = f"The training is compute-bound: {rest:.0%} of its time is the step itself{more}."

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+from hasten.observe.values import duration
+
 LIVE_EVERY = 0.2
 """Seconds between redraws on a terminal."""
 SHOWN = {"dice": "Dice", "iou": "IoU", "auc": "AUC"}
@@ -129,11 +131,11 @@ class Progress:
 
     def _parts(self, step: int, now: float) -> list[str]:
         """The parts of the line, most important first."""
-        parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
+        parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", duration(now - self._began)]
         first_step, first_time = self._first or (step, now)
         if first_step < step < self._total:
             remaining_s = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
-            parts[-1] += f", at most {_duration(remaining_s)} left"
+            parts[-1] += f", at most {duration(remaining_s)} left"
         if self._score is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
             parts.append(f"{self._metric} {self._score:.4f} (best {self._best:.4f}{goal})")
@@ -180,12 +182,3 @@ def terminal_width(stream: TextIO) -> int:
         return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns) or 80
     except (OSError, ValueError):
         return 80
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -8,7 +8,8 @@ import math
 import os
 import secrets
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,14 @@ def write_text(path: Path, text: str) -> None:
 
 def append_jsonl(path: Path, record: Any) -> None:
     """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
-    line = _json_line(record)
+    append_text(path, _json_line(record))
+
+
+def append_text(path: Path, text: str, *, header: str = "") -> None:
+    """Add whole lines to a file that begins with `header`, repaired first as by `append_jsonl`."""
     _end_with_newline(path)
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(line)
+        file.write(text if file.tell() else header + text)
 
 
 def read_jsonl(path: Path) -> list[Any]:
@@ -149,9 +154,12 @@ def _end_with_newline(path: Path) -> None:
         whole = file.read()
         keep = whole.rfind(b"\n") + 1
         try:
-            json.loads(whole[keep:])
-            file.write(b"\n")
+            is_record = isinstance(json.loads(whole[keep:]), dict)
         except ValueError:
+            is_record = False
+        if is_record:
+            file.write(b"\n")
+        else:
             file.truncate(keep)
 
 
@@ -172,3 +180,22 @@ def _plain(obj: Any) -> Any:
     if hasattr(obj, "tolist"):  # numpy and torch, without importing either
         return _plain(obj.tolist())
     raise TypeError(f"{type(obj).__name__} has no form in JSON: {obj!r}")
+
+
+def empty_folder(out: Path, option: str = "--out") -> Path:
+    """Return `out` if it is missing or empty. Raises ValueError for a file, or a folder that isn't empty."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{option} {out}: is a file; choose another {option}")
+    if out.is_dir() and any(out.iterdir()):
+        raise ValueError(f"{option} {out}: is not empty; choose another {option}")
+    return out
+
+
+@contextmanager
+def writing_to(out: Path) -> Iterator[None]:
+    """Create the folder `out` for the block to write into. Raises ValueError if it can't be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); name another folder") from None

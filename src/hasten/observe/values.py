@@ -1,4 +1,4 @@
-"""Checked access to JSON values of unknown origin: a value of the requested type, or nothing."""
+"""Checked access to JSON values of unknown origin (a value of the requested type, or nothing), and times as text."""
 
 from __future__ import annotations
 
@@ -50,3 +50,13 @@ def number_in(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `96 s`, `12 min 05 s` or `3 h 20 min`."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if 0 < seconds < 1 else f"{seconds:.1f} s"
+    if round(seconds) < 600:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

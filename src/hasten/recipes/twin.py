@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.folder import empty_folder
+from hasten.observe.rundir import empty_folder
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 TRAIN_YAML = "train.yaml"

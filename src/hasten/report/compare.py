@@ -9,7 +9,7 @@ from markupsafe import Markup
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
-from hasten.report.model import Card, Chart, Key, Note, Page, Section, Table, badge
+from hasten.report.model import Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.read import Run
 
 KIND = "training report"
@@ -25,9 +25,9 @@ def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
     column = f"Time to {metric} {words.threshold(threshold)}" if threshold is not None else "Time to target"
     columns = (
-        "Run", column, "Speed-up in time", f"Best {metric}", "Per step", "Per epoch", "Samples/s",
-        "Speed-up in samples/s", "Waited for data", "Total",
-    )  # fmt: skip
+        *("Run", column, "Speed-up in time", f"Best {metric}", "Per step", "Per epoch", "Samples/s"),
+        *("Speed-up in samples/s", "Waited for data", "Total"),
+    )
     rows = tuple(
         (
             Markup('<a href="#run-{}">{}</a><br>{}').format(
@@ -53,7 +53,6 @@ def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
         title=f"{len(runs)} runs compared",
         kind=KIND,
         verdict=_verdict(runs, times, threshold),
-        cards=tuple(_cards(runs, times, threshold)),
         sections=(comparison, *sections),
     )
 
@@ -118,22 +117,6 @@ def _threshold(runs: list[Run]) -> float | None:
 
 def _ratio(numerator: float | None, denominator: float | None) -> str:
     return f"{numerator / denominator:.2f}×" if numerator and denominator else words.DASH
-
-
-def _cards(runs: list[Run], times: list[float | None], threshold: float | None) -> list[Card]:
-    """The best run by each key figure."""
-    cards = []
-    fastest = _extreme(runs, times, sign=-1)
-    if fastest is not None and threshold is not None:
-        label = f"Fastest to {words.common_metric(runs)} {words.threshold(threshold)}"
-        cards.append(Card(label, words.duration(fastest[1]), fastest[0].name))
-    best = _extreme(runs, [run.best_score for run in runs])
-    if best is not None:
-        cards.append(Card(f"Best {words.common_metric(runs)}", words.score(best[1]), best[0].name))
-    throughput = _extreme(runs, [run.samples_per_s for run in runs])
-    if throughput is not None:
-        cards.append(Card("Highest throughput", f"{words.number(throughput[1])} samples/s", throughput[0].name))
-    return cards
 
 
 def _extreme(runs: list[Run], values: list[float | None], *, sign: int = 1) -> tuple[Run, float] | None:

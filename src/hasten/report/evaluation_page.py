@@ -1,16 +1,20 @@
-"""Scores of predicted label maps as one self-contained HTML page."""
+"""Scores of predicted label maps, and the folds of a cross-validation, each as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hasten.evaluation.crossval import CrossValidation
 from hasten.evaluation.evaluate import Evaluation, Unit
 from hasten.evaluation.examples import Example
+from hasten.evaluation.pictures import examples_of
 from hasten.evaluation.settings import SettingsTrial, Trials
-from hasten.observe.values import mapping
+from hasten.observe.progress import SHOWN
+from hasten.observe.values import mapping, number
 from hasten.prediction.outputs import PREDICTION_JSON, read_settings
 from hasten.prediction.postprocess import Cleaning
 from hasten.report import words
@@ -43,10 +47,7 @@ def write_evaluation_page(
         cards=mean_cards(evaluation),
         sections=(
             *([_predicted_by(made, evaluation.unit)] if made else []),
-            classes_section(evaluation),
-            distribution(evaluation, "dice"),
-            pictures(examples, classes),
-            cases_section(evaluation),
+            *_sections(evaluation, examples, classes),
         ),
     )
     return write_page(page, out)
@@ -57,51 +58,40 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
 
     Raises ValueError if `out` cannot be written.
     """
-    own, other, classes = trials.own, trials.other, trials.classes
+    own, other = trials.own, trials.other
     evaluation = own.evaluation
-    title, data_set = f"Validation cases of the run {trials.run.resolve().name}", _data_set(evaluation)
     dice = text_of(evaluation.mean(), "dice")
-    if other is None:
-        page = Page(
-            title=title,
-            kind=_KIND,
-            verdict=f"{_count(evaluation)} of {data_set}, mean Dice {dice} with the run's own settings.",
-            cards=mean_cards(evaluation),
-            sections=(
-                classes_section(evaluation),
-                distribution(evaluation, "dice"),
-                pictures(own.examples, classes),
-                cases_section(evaluation),
-            ),
-        )
-        return write_page(page, out)
-    better, cases = trials.better()
-    gain = other.evaluation.mean() - evaluation.mean()
-    page = Page(
-        title=f"{title}, with other settings",
-        kind=_KIND,
-        verdict=(
-            f"{_count(evaluation)} of {data_set}: mean Dice {dice} with the run's own settings, "
-            f"{text_of(other.evaluation.mean(), 'dice')} with {' '.join(other.overrides)} ({gain:+.4f}); higher in "
-            f"{better} of {cases} cases."
-        ),
-        cards=(
+    verdict = f"{_count(evaluation)} of {_data_set(evaluation)}, mean Dice {dice} with the run's own settings"
+    cards, comparison = mean_cards(evaluation), []
+    if other is not None:
+        better, cases = trials.better()
+        tried, gain = text_of(other.evaluation.mean(), "dice"), other.evaluation.mean() - evaluation.mean()
+        verdict += f", {tried} with {' '.join(other.overrides)} ({gain:+.4f}); higher in {better} of {cases} cases"
+        cards = (
             Card("Mean Dice, own settings", dice, "over cases"),
-            Card("Mean Dice, tried settings", text_of(other.evaluation.mean(), "dice"), "over cases"),
+            Card("Mean Dice, tried settings", tried, "over cases"),
             Card("Gain in mean Dice", f"{gain:+.4f}", f"higher in {better} of {cases} cases"),
             Card("Cost", f"{other.passes / own.passes:.2f}×", "the windows through the network"),
-        ),
-        sections=(
-            _settings(trials),
-            _classes_of_both(own, other),
-            distribution(evaluation, "dice", "own settings", bounds=_bounds(own, other)),
-            distribution(other.evaluation, "dice", "tried settings", bounds=_bounds(own, other)),
-            pictures(own.examples, classes, "own settings"),
-            pictures(other.examples, classes, "tried settings"),
-            _cases_of_both(own, other),
-        ),
+        )
+        comparison = [_settings(trials), _classes_of_both(own, other)]
+    shown = own if other is None else other
+    page = Page(
+        title=f"Validation cases of the run {trials.run.resolve().name}{', with other settings' if other else ''}",
+        kind=_KIND,
+        verdict=f"{verdict}.",
+        cards=cards,
+        sections=(*comparison, *_sections(shown.evaluation, shown.examples, trials.classes)),
     )
     return write_page(page, out)
+
+
+def _sections(evaluation: Evaluation, examples: Sequence[Example], classes: Sequence[str]) -> tuple[Section, ...]:
+    return (
+        classes_section(evaluation),
+        distribution(evaluation, "dice"),
+        pictures(examples, classes),
+        cases_section(evaluation),
+    )
 
 
 def _count(evaluation: Evaluation) -> str:
@@ -171,56 +161,32 @@ def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
     return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
 
 
-def _cases_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
-    before, after = own.evaluation.case_means(), other.evaluation.case_means()
-    rows = tuple(
-        (case, text_of(before[case], "dice"), text_of(after[case], "dice"), f"{after[case] - before[case]:+.4f}")
-        for case in by_dice(own.evaluation)
-        if not math.isnan(before[case])
-    )
-    table = Table(("Case", "Dice, own", "Dice, tried", "Gain"), rows, numeric=(1, 2, 3))
-    return Section("Cases, lowest Dice first", table=table, folded=f"{len(rows)} cases")
-
-
-def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") -> Section:
-    """Slices of chosen cases. of: which of several predictions they show."""
-    title = f"Cases, {of}" if of else "Cases"
+def pictures(examples: Sequence[Example], classes: Sequence[str]) -> Section:
+    """Slices of chosen cases."""
     if not examples:
-        return Section(title, note="No case has a Dice, so none is shown.")
+        return Section("Cases", note="No case has a Dice, so none is shown.")
     keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
+    return Section("Cases", slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
 
 
-def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
-    """Lowest and highest Dice of all, so that their distributions have one axis."""
-    every = [score.dice for trial in trials for score in trial.evaluation.scores if math.isfinite(score.dice)]
-    return (min(every), max(every)) if every else None
-
-
-def distribution(
-    evaluation: Evaluation, measure: str, of: str = "", *, bounds: tuple[float, float] | None = None
-) -> Section:
-    """How the scores of each class and region are spread over the cases.
-
-    of: which of several predictions. bounds: lowest and highest value of the axis, else those of the scores.
-    """
+def distribution(evaluation: Evaluation, measure: str) -> Section:
+    """How the scores of each class and region are spread over the cases."""
     groups, keys = [], []
-    for number, name in enumerate(evaluation.names):
+    for place, name in enumerate(evaluation.names):
         values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
         if values:
             middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
             low, mid, high = (text_of(value, measure) for value in (values[0], middle, values[-1]))
-            groups.append((number + 1, color(number), values))
-            keys.append(Key(f"{number + 1}. {name}", color(number), f"median {mid}, {low} to {high}"))
+            groups.append((place + 1, color(place), values))
+            keys.append(Key(f"{place + 1}. {name}", color(place), f"median {mid}, {low} to {high}"))
     name = measure_title(evaluation, measure)
-    title = f"Distribution of {name}{f', {of}' if of else ''}"
+    title = f"Distribution of {name}"
     if not groups:
         return Section(title, note="No case has a score.")
     svg = strip_chart(
         groups,
-        bounds=bounds,
         x_label=name,
-        id_prefix=f"{measure}-{of.replace(' ', '-')}",
+        id_prefix=measure,
         describe=f"{name} of the cases, by class",
     )
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."
@@ -288,3 +254,104 @@ def cases_section(evaluation: Evaluation) -> Section:
     columns = ("Case", "Class", *titles, "Labelled voxels", "Predicted voxels")
     table = Table(columns, rows=tuple(rows[:_MOST_ROWS]), numeric=tuple(range(2, len(columns))))
     return Section("Cases, lowest Dice first", table=table, note=note, folded=_count(evaluation))
+
+
+_LOWEST = 4
+"""Cases with the lowest Dice that are shown, beside the median and the best one."""
+
+
+def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
+    """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
+    whole = crossval.whole
+    cards = []
+    for measure in whole.measures:
+        over_folds = with_spread(*crossval.over_folds(None, measure), measure)
+        mean = text_of(whole.mean(measure), measure)
+        cards.append(Card(f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
+    folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
+    unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
+    page = Page(
+        title=f"Cross-validation {crossval.folder.resolve().name}",
+        kind="cross-validation",
+        verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{unfinished}.",
+        cards=cards,
+        sections=(
+            _folds(crossval),
+            _classes(crossval),
+            distribution(whole, "dice"),
+            _cleaning(crossval),
+            _pictures(crossval),
+            cases_section(whole),
+        ),
+    )
+    return write_page(page, out)
+
+
+def _folds(crossval: CrossValidation) -> Section:
+    whole, rows = crossval.whole, []
+    for fold in crossval.folds:
+        best = mapping(fold.summary.get("best"))
+        metric = str(best.get("metric", "")).removeprefix("mean_")
+        in_training = f"{SHOWN.get(metric, metric)} {words.score(number(best.get('value')))}"
+        texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
+        rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", in_training, *texts))
+    columns = (
+        "Fold",
+        "Cases",
+        "Best step",
+        "In training",
+        *(measure_title(whole, measure) for measure in whole.measures),
+    )
+    table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
+    note = (
+        "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, "
+        "which leaves out classes that a label map does not hold."
+    )
+    return Section(title="Folds", table=table, note=note)
+
+
+def _classes(crossval: CrossValidation) -> Section:
+    whole, rows = crossval.whole, []
+    for name in whole.names:
+        summaries = {measure: whole.summary(name, measure) for measure in whole.measures}
+        rows += [
+            (name, "cases", *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items())),
+            (name, "folds", *(with_spread(*crossval.over_folds(name, measure), measure) for measure in summaries)),
+        ]
+    titles = [measure_title(whole, measure) for measure in whole.measures]
+    empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
+    skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
+    note = "Mean ± standard deviation over all cases, and over the means of the folds."
+    if skipped:
+        note += f" Left out, as neither label map nor prediction holds the class: {skipped} cases."
+    return Section(
+        title="Classes",
+        table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
+        note=note,
+    )
+
+
+def _cleaning(crossval: CrossValidation) -> Section:
+    chosen = crossval.chosen
+    if not chosen.cleanings:
+        return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
+    descriptions = {cleaning.name: cleaning.text(crossval.whole.unit) for cleaning in chosen.cleanings.values()}
+    rows = [
+        (name, descriptions.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
+        for name in crossval.whole.names
+    ]
+    return Section(
+        title="Post-processing",
+        table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
+        note="Chosen on the cases of this page, whose scores are without it. Predictions by all folds get it.",
+    )
+
+
+def _pictures(crossval: CrossValidation) -> Section:
+    pairs = crossval.pairs
+    folds = {case: fold.number for fold in crossval.folds for case in fold.evaluation.cases}
+    examples = [
+        replace(example, name=f"{example.name} (fold {folds[example.name]})")
+        for example in examples_of(crossval.whole, pairs, lowest=_LOWEST)
+    ]
+    return pictures(examples, pairs.class_names)

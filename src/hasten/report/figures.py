@@ -7,7 +7,6 @@ text in the page's own font. User text never enters a figure: legends are HTML n
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +45,8 @@ class Line:
     color: str
     width: float = 1.8
     dashed: bool = False
-    markers: bool = False
-    """Crosses in place of a line."""
     spread: Sequence[tuple[float, float]] = ()
     """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
-    band: Sequence[tuple[float, float]] = ()
-    """Lowest and highest value at each x, drawn as a shaded area."""
 
 
 def color(index: int) -> str:
@@ -102,7 +97,7 @@ def line_chart(
     if bounds is not None:
         axes.set_ylim(*bounds)
     if ticks:
-        ticks = _apart(ticks, log=log_x)
+        ticks = ticks if log_x else _apart(ticks)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(7))
@@ -117,12 +112,11 @@ def strip_chart(
     x_label: str,
     id_prefix: str,
     describe: str,
-    bounds: tuple[float, float] | None = None,
 ) -> str:
     """Values in one row for each group: dots, with a bar from the first to the third quartile and the median.
 
     groups: the number that its row is named by, a CSS variable of the page, and at least one value. The first is the
-    top row. bounds: lowest and highest value that the axis must hold. Returns an <svg> element as `line_chart` does.
+    top row. Returns an <svg> element as `line_chart` does.
     """
     height = min(_MARGINS[2] + _MARGINS[3] + 34 * len(groups), HEIGHT)
     figure = Figure(figsize=(WIDTH / 72, height / 72))
@@ -134,9 +128,6 @@ def strip_chart(
         axes.hlines(row, low, high, color=hue, linewidth=9, alpha=0.35)
         axes.vlines(middle, row - 0.32, row + 0.32, color=hue, linewidth=2.4)
     axes.set_ylim(len(groups) - 0.4, -0.6)
-    if bounds is not None:
-        margin = 0.03 * (bounds[1] - bounds[0]) or 0.5
-        axes.set_xlim(bounds[0] - margin, bounds[1] + margin)
     axes.set_yticks(range(len(groups)), [str(number) for number, _, _ in groups])
     axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, axis="x", color=_VARIABLES["--line"], linewidth=0.8)
@@ -144,14 +135,12 @@ def strip_chart(
     return _svg(figure, id_prefix=id_prefix, describe=describe, height=height)
 
 
-def _apart(ticks: Sequence[float], *, log: bool) -> list[float]:
-    """The ticks that lie far enough from the next larger one: of a logarithmic axis, 1/12 of its length."""
-    places = {tick: math.log2(tick) if log else tick for tick in sorted(ticks)}
-    last = max(places.values())
-    least = (last - min(places.values())) / 12 if log else last / 24
+def _apart(ticks: Sequence[float]) -> list[float]:
+    """The ticks that lie far enough from the next larger one."""
+    least = max(ticks) / 24
     apart: list[float] = []
-    for tick in reversed(places):
-        if not apart or places[apart[-1]] - places[tick] >= least:
+    for tick in sorted(ticks, reverse=True):
+        if not apart or apart[-1] - tick >= least:
             apart.append(tick)
     return apart[::-1]
 
@@ -164,17 +153,14 @@ def _draw(axes: matplotlib.axes.Axes, line: Line, divisor: float) -> None:
         y,
         color=hue,
         linewidth=line.width,
-        linestyle="none" if line.markers else (0, (5, 4)) if line.dashed else "solid",
-        marker="x" if line.markers else "o" if len(y) <= 30 and not line.dashed else None,
-        markersize=8 if line.markers else 3.5,
-        markeredgewidth=2.4 if line.markers else 0,
+        linestyle=(0, (5, 4)) if line.dashed else "solid",
+        marker="o" if len(y) <= 30 and not line.dashed else None,
+        markersize=3.5,
+        markeredgewidth=0,
     )
     if line.spread:
         low, high = zip(*line.spread, strict=True)
         axes.vlines(line.x, low, high, color=hue, linewidth=1.2)
-    if line.band:
-        low, high = zip(*line.band, strict=True)
-        axes.fill_between(line.x, low, high, color=hue, alpha=0.2, linewidth=0)
 
 
 class _Plain(LogFormatter):

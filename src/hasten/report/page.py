@@ -12,7 +12,7 @@ from hasten.observe.folds import is_cross_validation
 from hasten.observe.notebook import PagePath
 from hasten.report import words
 from hasten.report.compare import KIND, comparison_page
-from hasten.report.crossval_page import write_crossval_page
+from hasten.report.evaluation_page import write_crossval_page
 from hasten.report.html import write_page
 from hasten.report.model import Note, Page, Section
 from hasten.report.read import Run, read_run

@@ -184,13 +184,17 @@ def _accelerators(run: Run, id_: str) -> Section:
 
 def _augmentation(run: Run, id_: str) -> Section | None:
     steps = [mapping(entry) for entry in run.augmentation]
-    flat = entries(mapping(run.decisions.get("sample.patch")).get("value"))[:1] == [1]
-    rows = []
-    for number, step in enumerate(steps, 1):
-        name, does = words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))], flat)
-        rows.append((f"{number}. {name}", does, _text(step, "how"), _text(step, "why")))
-    columns = ("Step", "What it does", "Runs", "Why")
-    return _listing("Augmentation", columns, tuple(rows), f"{id_}-augmentation") if rows else None
+    rows = tuple(
+        (
+            f"{number}. {_text(step, 'name')}",
+            "; ".join(map(str, entries(step.get("ops")))),
+            _text(step, "how"),
+            _text(step, "why"),
+        )
+        for number, step in enumerate(steps, 1)
+    )
+    columns = ("Step", "Operations", "Runs", "Why")
+    return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:

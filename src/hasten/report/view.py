@@ -50,9 +50,15 @@ _CONVENTION = (
 
 
 def write_case_pages(
-    run: Path, names: Sequence[str], out: Path, *, predictions: Path | None = None, device: str | None = None,
-    trust_changed_code: bool = False, tick: Callable[[int, int, Path], None] | None = None,
-) -> list[Path]:  # fmt: skip
+    run: Path,
+    names: Sequence[str],
+    out: Path,
+    *,
+    predictions: Path | None = None,
+    device: str | None = None,
+    trust_changed_code: bool = False,
+    tick: Callable[[int, int, Path], None] | None = None,
+) -> list[Path]:
     """A page CASE.html in the folder `out` for each case; returns their paths.
 
     names: of cases, which may also be those that the run was trained on; none takes the worst, the median and the best
@@ -126,8 +132,14 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
     shape = image.array.shape[1:]
     permute, flip = orientation_of(image.affine, "RAS", (shape[0], shape[1], shape[2]))
     volume = turned(
-        case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
-    )  # fmt: skip
+        case.id,
+        image.array,
+        maps,
+        permute,
+        flip,
+        spacing=image.spacing,
+        ranges=_ranges(image.array, config),
+    )
     dice = _dice(case, case_set, maps, image) if case.label is not None else {}
     lengths = _times(*(f"{mm:.3g}" for mm in image.spacing[::-1]))
     flat = f"{_times(*(side for side in shape[::-1] if side > 1))} pixels"
@@ -229,9 +241,14 @@ def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, s
     if len(image) == 3 and case_set.spatial_dims == 2:  # so that colours stay
         ranges = [range_of(image)] * 3
     patch = turned(
-        name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=spacing, ranges=ranges,
+        name,
+        image,
+        {"label": label[0].astype(np.uint8)},
+        *UNCHANGED,
+        spacing=spacing,
+        ranges=ranges,
         caption=f"mean {image.mean():z.2f}, {image.min():z.2f} to {image.max():z.2f}",
-    )  # fmt: skip
+    )
     return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
 
 

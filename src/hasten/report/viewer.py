@@ -20,9 +20,9 @@ from hasten.report.slices import DIFFERENCE_KEYS, png_uri
 MOST_BYTES = 20_000_000
 """Size of a page at most."""
 _REDUCTIONS = (
-    (1, 1, 256), (1, 1, 64), (2, 1, 64), (2, 2, 64), (4, 2, 64), (4, 4, 32), (8, 4, 32), (8, 8, 32), (16, 16, 32),
-    (32, 32, 16),
-)  # fmt: skip
+    *((1, 1, 256), (1, 1, 64), (2, 1, 64), (2, 2, 64), (4, 2, 64), (4, 4, 32)),
+    *((8, 4, 32), (8, 8, 32), (16, 16, 32), (32, 32, 16)),
+)
 """What is embedded: every nth slice, every nth row and column, grey values; the first that fits into a page."""
 _SAMPLED = 8
 """Slices that are packed to estimate the size of all."""

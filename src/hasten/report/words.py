@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from hasten.observe import values
 from hasten.report.read import Run
 
 DASH = "–"
-_AXES = ("slices", "rows", "columns")
-"""Axes D, H, W of a patch, in words."""
 NBSP = "\u00a0"
 """No-break space, between a number and its unit."""
 
@@ -30,17 +28,8 @@ METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as `0.42 s`, `96 s`, `12 min 05 s` or `3 h 20 min`, without a line break in it."""
-    if seconds is None:
-        return DASH
-    if seconds < 10:
-        return f"{seconds:.2g}{NBSP}s" if seconds < 1 else f"{seconds:.1f}{NBSP}s"
-    if round(seconds) < 600:
-        return f"{seconds:.0f}{NBSP}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}{NBSP}min{NBSP}{rest:02d}{NBSP}s"
-    return f"{minutes // 60}{NBSP}h{NBSP}{minutes % 60:02d}{NBSP}min"
+    """Seconds as `hasten.observe.values.duration` has them, without a line break in it."""
+    return DASH if seconds is None else values.duration(seconds).replace(" ", NBSP)
 
 
 def short_duration(seconds: float | None) -> str:
@@ -108,43 +97,6 @@ def title(name: str) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
     text = " ".join(word.upper() if word.lower() in _ABBREVIATIONS else word.lower() for word in words)
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def operations(name: str, calls: Sequence[str], flat: bool = False) -> tuple[str, str]:
-    """A step of the augmentation and what it does: Hasten's operations as words, the name of another as it is.
-
-    calls: as their repr shows them. flat: whether they are of pictures, whose axes are rows and columns.
-    """
-    read = [_call(call, _AXES[1:] if flat else _AXES) for call in calls]
-    own = any(called == name for called, _ in read)
-    does = [text if called == name else f"{title(called)}{f': {text}' if text else ''}" for called, text in read]
-    return title(name) if own else name, "; ".join(filter(None, does))
-
-
-def _call(text: str, axes: Sequence[str]) -> tuple[str, str]:
-    """The name and the arguments of a repr such as `Flip(keys=('image',), prob=0.5)`, without `keys`."""
-    name, _, _ = text.partition("(")
-    try:
-        keywords = ast.parse(text, mode="eval").body.keywords  # type: ignore[attr-defined]
-        values = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg != "keys"}
-    except (SyntaxError, ValueError, AttributeError):
-        return name, text[len(name) :].strip("()")
-    return name, "; ".join(_argument(key, value, axes) for key, value in values.items())
-
-
-def _argument(key: str, value: Any, axes: Sequence[str]) -> str:
-    if key in ("spatial_axis", "spatial_axes") and isinstance(value, tuple):
-        known = [axes[axis] for axis in value if -len(axes) <= axis < len(axes)]
-        return f"along {', '.join(known)}"
-    return f"{_spaced(key)} {_plain_values(value)}"
-
-
-def _spaced(name: str) -> str:
-    return {"prob": "probability"}.get(name, name.replace("_", " "))
-
-
-def _plain_values(value: Any) -> str:
-    return plain(list(value) if isinstance(value, tuple) else value)
 
 
 def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:

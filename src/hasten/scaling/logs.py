@@ -18,8 +18,7 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
-from hasten.report.metrics import TrainRecord
-from hasten.report.read import Run, read_run
+from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
 
 Mode = Literal["weak", "strong"]
@@ -140,30 +139,27 @@ def _table(path: Path) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
     """The names of the columns, and the file and line of each row with its values by column; at least one row."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            columns = [column.strip() for column in next(reader, [])]
-            rows = [(f"{path}:{reader.line_num}", cells) for cells in reader if any(cell.strip() for cell in cells)]
+            reader = csv.DictReader(file)
+            rows = [(f"{path}:{reader.line_num}", row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
     if not rows:
         raise ValueError(f"{path}: holds no epoch; take the file away or give the whole log")
-    for line, cells in rows:
-        if len(cells) != len(columns):
-            raise ValueError(f"{line}: has {len(cells)} values for {len(columns)} columns; correct or delete that line")
-    return columns, [(line, dict(zip(columns, cells, strict=True))) for line, cells in rows]
+    for line, row in rows:
+        if None in row or None in row.values():
+            raise ValueError(f"{line}: has not one value for each column; correct or delete that line")
+    return list(reader.fieldnames or ()), rows
 
 
-def _number(line: str, row: dict[str, str], column: str, *, least: float | None = None) -> float:
-    """The number in a column; `least`: it must be finite, and at least that."""
-    value: float | None
+def _number(line: str, row: dict[str, str], column: str, *, least: float = -math.inf) -> float:
+    """The number in a column. least: it must be finite, and at least that."""
     try:
         value = float(row[column])
     except ValueError:
         value = None
-    if value is None or (least is not None and not least <= value < math.inf):
-        kind = "a number" if least is None else f"a number of at least {least:g}"
+    if value is None or (least > -math.inf and not least <= value < math.inf):
         name = column or "the first column"
-        raise ValueError(f"{line}: {name} is {row[column]!r}, but must be {kind}; correct or delete that line")
+        raise ValueError(f"{line}: {name} is {row[column]!r}, which can't be; correct or delete that line")
     return value
 
 

@@ -1,16 +1,13 @@
-"""A scaling study in the terminal, and as a page, JSON and CSV."""
+"""A scaling study in the terminal, as a page and as JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.folder import writing_to
-from hasten.observe.rundir import write_json, write_text
+from hasten.observe.rundir import write_json, writing_to
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
 from hasten.report.html import write_page
@@ -129,7 +126,7 @@ def _worlds(analysis: Analysis) -> list[int]:
     return sorted({point.world for point in analysis.points})
 
 
-PAGE, JSON, CSV = "scaling.html", "scaling.json", "scaling.csv"
+PAGE, JSON = "scaling.html", "scaling.json"
 _IDEAL = Key("ideal", "--muted", dashed=True)
 
 
@@ -145,13 +142,12 @@ def print_analysis(analysis: Analysis, echo: Callable[[str], None]) -> None:
 
 
 def write(analysis: Analysis, out: Path) -> Path:
-    """Write the page, and the figures as JSON and CSV, into the folder `out`; returns the page.
+    """Write the page, and the figures as JSON, into the folder `out`; returns the page.
 
     Raises ValueError if it can't be written.
     """
     with writing_to(out):
         write_json(out / JSON, as_json(analysis))
-        write_text(out / CSV, as_csv(analysis))
     return write_scale_page(analysis, out / PAGE)
 
 
@@ -176,24 +172,15 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
 
 
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """The most workers of each strategy."""
     cards = []
     for one in analysis.series:
         last = one.points[-1]
-        if last.doubt:
-            cards.append(
-                (f"Speed-up of {one.strategy}", words.DASH, f"not quoted on {workers(last.world)}: {last.doubt}")
-            )
-        elif last is not one.base and last.speedup is not None:
-            detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"
-            cards.append((f"Speed-up of {one.strategy}", f"{last.speedup:.2f}x", detail))
-        if last is not one.base and last.total_s is not None and not last.doubt:
-            faster = f", {last.total_speedup:.2f}x as fast" if last.total_speedup is not None else ""
-            detail = f"{last.world} workers{faster}"
-            cards.append((f"Total of {one.strategy}", words.duration(last.total_s.median), detail))
-    lowest = max(analysis.points, key=lambda point: point.fall or 0.0)
-    if lowest.fall is not None and lowest.fall > 0:
-        where = f"{lowest.strategy}, {workers(lowest.world)}"
-        cards.append((f"Largest fall of {analysis.metric}", f"{lowest.fall:.3f}", where))
+        if last is one.base:
+            continue
+        value = words.DASH if last.speedup is None else f"{last.speedup:.2f}x"
+        detail = f"of {last.ideal:g}x on {workers(last.world)}: {last.doubt or words.share(last.efficiency)}"
+        cards.append((f"Speed-up of {one.strategy}", value, detail))
     return cards
 
 
@@ -301,20 +288,6 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
             for log in analysis.logs
         ],
     }
-
-
-def as_csv(analysis: Analysis) -> str:
-    """A row for each strategy and count of workers, in plain numbers; what isn't known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    plain = ("ideal", "speedup", "efficiency", "total_speedup", "samples_per_s", "target_s", "reached", "fall")
-    spreads = [(name, part) for name in ("epoch_s", "total_s", "metric") for part in ("median", "low", "high")]
-    writer.writerow(["strategy", "workers", "runs", *plain, *(f"{name}_{part}" for name, part in spreads)])
-    for point in analysis.points:
-        values = [getattr(point, name) for name in plain]
-        values += [getattr(getattr(point, name), part, None) for name, part in spreads]
-        writer.writerow([point.strategy, point.world, len(point.seeds), *values])
-    return text.getvalue()
 
 
 def _factor(value: float | None) -> str:

@@ -10,11 +10,10 @@ parameters; of a run of one process the network is assumed.
 
 from __future__ import annotations
 
-import difflib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -22,10 +21,11 @@ from statistics import NormalDist
 import numpy as np
 
 from hasten.config.load import load_run
-from hasten.observe.rundir import CHECKPOINTS, RUN_YAML
-from hasten.observe.values import mapping
+from hasten.observe.rundir import CHECKPOINTS, RUN_YAML, write_json, writing_to
+from hasten.observe.values import mapping, number_in
+from hasten.report.model import Table
 from hasten.report.read import read_run
-from hasten.report.words import short_duration
+from hasten.report.words import NBSP, share, short_duration
 from hasten.scaling.logs import SINGLE, Log, Mode, entry_from_files, is_run, read_logs
 
 COMPUTE, SLOWEST, COMMUNICATION = "compute", "the slowest worker", "communication"
@@ -35,10 +35,14 @@ Model = Callable[[int], dict[str, float]]
 
 USUAL_LINK = "ib200"
 LINKS: Mapping[str, tuple[float, float]] = {
-    "nvlink4": (3.4, 360), "nvlink3": (3.4, 235), "pcie5": (5.7, 40), "pcie4": (5.7, 20),
-    "ib400": (14, 45), "ib200": (14, 22.5), "ib100": (14, 11.2),
-    "eth100": (30, 9), "eth25": (30, 2.8), "eth10": (30, 1.12), "eth1": (50, 0.112),
-}  # fmt: skip
+    "nvlink4": (3.4, 360),
+    "nvlink3": (3.4, 235),
+    "pcie4": (5.7, 20),
+    "ib400": (14, 45),
+    "ib200": (14, 22.5),
+    "eth100": (30, 9),
+    "eth10": (30, 1.12),
+}
 """Assumed microseconds of a message, from NCCL's tuning.cc, and GB/s each way in large all-reduces: the "bus bandwidth"
 of nccl-tests, about 90 % of a network's line rate and 80 % of NVLink's."""
 _OTHER_LATENCY_US = 20.0
@@ -115,6 +119,43 @@ def predict(source: Source, workers: int) -> Prediction:
 def _range(best: float, samples: Sequence[float]) -> tuple[float, float]:
     low, high = np.quantile(samples, _RANGE)
     return min(best, float(low)), max(best, float(high))
+
+
+PREDICTION_JSON = "prediction.json"
+
+
+def table_of(predictions: Sequence[Prediction]) -> Table:
+    """A row for each count of workers."""
+    rows = [
+        (str(one.workers), share(one.efficiency), _between(one), short_duration(one.epoch_s), one.limit)
+        for one in predictions
+    ]
+    return Table(("Workers", "Efficiency", "Range", "Epoch", "Limited by"), tuple(rows), numeric=(0, 1, 2, 3))
+
+
+def verdict(predictions: Sequence[Prediction], source: Source) -> str:
+    """One sentence of the largest count."""
+    last = predictions[-1]
+    why = "nothing to speak of is lost" if last.limit == COMPUTE else f"most is lost to {last.limit}"
+    return (
+        f"On {last.workers:,} workers ({source.mode} scaling) {100 * last.efficiency:.0f}{NBSP}% of an ideal speed-up "
+        f"is predicted, {_between(last)} within the error bars; {why}."
+    )
+
+
+def _between(one: Prediction) -> str:
+    low, high = one.efficiency_range
+    return f"{100 * low:.0f} to {100 * high:.0f} %".replace(" ", NBSP)
+
+
+def write(out: Path, predictions: Sequence[Prediction], source: Source) -> Path:
+    """Write prediction.json into the folder `out` and return it. Raises ValueError if it can't be written."""
+    facts = {name: getattr(source, name) for name in ("name", "strategy", "mode", "notes")}
+    facts["measured_epochs"] = [{"workers": workers, "epoch_s": seconds} for workers, seconds in source.measured]
+    facts["predictions"] = [{**asdict(one), "limit": one.limit} for one in predictions]
+    with writing_to(out):
+        write_json(out / PREDICTION_JSON, facts)
+    return out / PREDICTION_JSON
 
 
 def source_of(
@@ -301,18 +342,13 @@ def expected_maximum(workers: int) -> float:
 
 
 def link_of(text: str) -> tuple[float, float]:
-    """(latency in us, GB/s) of the link of this name, or of this rate. Raises ValueError naming names near it."""
+    """(latency in us, GB/s) of the link of this name, or of this rate. Raises ValueError for neither."""
     if text in LINKS:
         return LINKS[text]
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
+    rate = number_in(text)
     if 0 < rate < math.inf:
         return _OTHER_LATENCY_US, rate
-    near = difflib.get_close_matches(text.lower(), LINKS, n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise ValueError(f"--link {text}: no such link; {hint}give one of {', '.join(LINKS)}, or a rate in GB/s")
+    raise ValueError(f"--link {text}: no such link; give one of {', '.join(LINKS)}, or a rate in GB/s")
 
 
 def _from_run(folder: Path, link: str, mode: Mode) -> Source:

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.config.schema import RunConfig
-from hasten.doctor.profile.tables import below, read
+from hasten.doctor.profile.tables import ALL, MEMORY, OTHER, TENSOR, below, read
 from hasten.doctor.profile.take import Taken, take
-from hasten.doctor.profile.write import FORMATS, REPORTS, choose, write
-from hasten.observe.folder import empty_folder
+from hasten.doctor.profile.write import choose, write
 from hasten.observe.ranges import PHASES
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import config_of
@@ -36,7 +35,7 @@ def taken(config: RunConfig) -> Taken:
 
 @pytest.fixture(scope="module")
 def out(taken: Taken, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(taken, tmp_path_factory.mktemp("out") / "new" / "profile", reports=REPORTS)
+    return write(taken, tmp_path_factory.mktemp("out") / "new" / "profile")
 
 
 def test_every_phase_of_a_run_is_seen_as_often_as_it_was(taken: Taken) -> None:
@@ -52,9 +51,7 @@ def test_every_phase_of_a_run_is_seen_as_often_as_it_was(taken: Taken) -> None:
 
 def test_the_summary_is_whole(out: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
-    assert set(summary["All Kernels"]) == {
-        "All kernels", "Kernels using Tensor Cores", "Memory kernels", "All other kernels",
-    }  # fmt: skip
+    assert set(summary["All Kernels"]) == {ALL, TENSOR, MEMORY, OTHER}
     assert set(summary["Phases"]) >= set(PHASES)
     assert summary["Transforms"]["PhysicalAffine"]["# Calls"] == STEPS
     assert any("Conv3d" in name for name in summary["Modules"])
@@ -62,17 +59,14 @@ def test_the_summary_is_whole(out: Path) -> None:
     assert summary["Run"]["Settings"]["patch"] == "16 x 16 x 16"
 
 
-def test_all_reports_are_written_as_json_and_csv(out: Path) -> None:
-    assert {path.name for path in out.iterdir()} == {
-        *(f"{name}.{form}" for name in REPORTS for form in ("json", "csv")), "trace.json", "profile.html",
-    }  # fmt: skip
-    for name in ("phases", "transforms", "ops", "kernels"):
-        rows = list(csv.DictReader((out / f"{name}.csv").open()))
-        table = json.loads((out / f"{name}.json").read_text())
-        assert [row["Name"] for row in rows] == list(table)
-        assert [int(row["CPU Time (ns)"]) for row in rows] == [row["CPU Time (ns)"] for row in table.values()]
+def test_the_summary_is_written_as_json_and_csv(out: Path) -> None:
+    assert {path.name for path in out.iterdir()} == {"summary.json", "summary.csv", "trace.json", "profile.html"}
     rows = list(csv.DictReader((out / "summary.csv").open()))
     assert (rows[0]["Table"], rows[0]["Name"]) == ("All Kernels", "All kernels")
+    summary = json.loads((out / "summary.json").read_text())
+    for name in ("Phases", "Transforms", "Modules", "Ops", "Kernels"):
+        times = {row["Name"]: int(row["CPU Time (ns)"]) for row in rows if row["Table"] == name}
+        assert times == {key: row["CPU Time (ns)"] for key, row in summary[name].items()}
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     assert {"forward", "validation"} <= {event.get("name") for event in events}
 
@@ -88,8 +82,8 @@ def test_the_page_shows_phases(out: Path) -> None:
 def test_only_what_is_asked_for_is_written(taken: Taken, tmp_path: Path) -> None:
     # torch writes a trace only once.
     again = SimpleNamespace(events=taken.profiler.events, export_chrome_trace=lambda path: Path(path).write_text("{}"))
-    write(replace(taken, profiler=again), tmp_path / "some", reports=("ops",), formats=("csv",))
-    assert {path.name for path in (tmp_path / "some").iterdir()} == {"ops.csv", "trace.json"}
+    write(replace(taken, profiler=again), tmp_path / "some", formats=("csv",))
+    assert {path.name for path in (tmp_path / "some").iterdir()} == {"summary.csv", "trace.json"}
 
 
 def test_a_folder_that_can_not_be_written_is_said(taken: Taken, tmp_path: Path) -> None:
@@ -104,18 +98,8 @@ def test_a_run_without_a_profiler_is_marked_only(config: RunConfig) -> None:
     assert result.plain_s > 0
 
 
-def test_names_are_chosen_in_their_order() -> None:
-    assert choose("html, json", FORMATS, "--formats") == ("json", "html")
-    with pytest.raises(ValueError, match="--formats: pdf is none of json, csv, html"):
-        choose("json,pdf", FORMATS, "--formats")
-    with pytest.raises(ValueError, match="--reports: names none of summary, phases"):
-        choose(" , ", REPORTS, "--reports")
-
-
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty"):
-        empty_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"notes.txt: is a file"):
-        empty_folder(tmp_path / "notes.txt")
-    assert empty_folder(tmp_path / "new") == tmp_path / "new"
+@pytest.mark.parametrize("text", ["json,pdf", " , "])
+def test_formats_are_chosen_in_their_order(text: str) -> None:
+    assert choose("html, json") == ("json", "html")
+    with pytest.raises(ValueError, match="--formats"):
+        choose(text)

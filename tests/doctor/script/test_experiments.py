@@ -31,7 +31,7 @@ def probe():
         yield SimpleNamespace(
             **{
                 name: importlib.import_module(f"hasten_probe.{name}")
-                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_time")
+                for name in ("experiments", "exp_data", "exp_net", "exp_time")
             }
         )
     finally:
@@ -178,7 +178,7 @@ def test_the_wait_is_taken_from_the_steps(probe):
 
 def test_workers_of_a_dataset_that_waits(probe):
     session = session_of(Items(wait=0.02), shuffle=True)
-    result = probe.exp_loader.workers(session, 60.0)
+    result = probe.exp_data.workers(session, 60.0)
     assert (result["now"], result["site"]) == (0, "/s/t.py:1")
     assert result["seconds"]["0"] >= 0.04
     assert result["cpu_share"] < 0.9
@@ -188,10 +188,10 @@ def test_workers_of_a_dataset_that_waits(probe):
 
 def test_items_that_take_too_long_are_made_once_each(probe):
     session = session_of(Items(wait=0.3))
-    late = probe.exp_loader.workers(session, 1.0)
+    late = probe.exp_data.workers(session, 1.0)
     assert late["skipped"].startswith("a batch takes")
     assert late["needs_s"] > 1.0
-    assert "too long to be made twice" in probe.exp_items.items(session, 0.4)["skipped"]
+    assert "too long to be made twice" in probe.exp_data.items(session, 0.4)["skipped"]
 
 
 def test_workers_that_can_not_be_tried(probe):
@@ -203,16 +203,16 @@ def test_workers_that_can_not_be_tried(probe):
         def __iter__(self):
             return iter(())
 
-    assert "iterable" in probe.exp_loader.workers(session_of(Stream()), 1.0)["skipped"]
+    assert "iterable" in probe.exp_data.workers(session_of(Stream()), 1.0)["skipped"]
     session = session_of()
     session.loaders = [(Own(Items()), "")]
-    assert probe.exp_loader.workers(session, 1.0)["skipped"] == "Own fetches in its own way"
-    assert probe.exp_loader.workers(SimpleNamespace(loaders=[]), 1.0) == {"skipped": "no DataLoader"}
+    assert probe.exp_data.workers(session, 1.0)["skipped"] == "Own fetches in its own way"
+    assert probe.exp_data.workers(SimpleNamespace(loaders=[]), 1.0) == {"skipped": "no DataLoader"}
 
 
 def test_a_worker_that_hangs_is_ended(probe):
     loader = DataLoader(Items(wait=30.0), batch_size=1)
-    assert probe.exp_loader.seconds_a_batch(loader, [[0], [1]], 1, 1.0) is None
+    assert probe.exp_data.seconds_a_batch(loader, [[0], [1]], 1, 1.0) is None
     assert multiprocessing.active_children() == []
 
 
@@ -220,7 +220,7 @@ def test_the_samplers_generator_is_put_back(probe):
     generator = torch.Generator().manual_seed(3)
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4, shuffle=True, generator=generator)
     before = generator.get_state()
-    assert sorted(index for batch in probe.exp_loader.index_batches(loader, 9) for index in batch) == list(range(8))
+    assert sorted(index for batch in probe.exp_data.index_batches(loader, 9) for index in batch) == list(range(8))
     assert torch.equal(generator.get_state(), before)
 
 
@@ -237,7 +237,7 @@ def test_the_samplers_generator_is_put_back(probe):
     ],
 )
 def test_items_that_draw_and_items_that_do_not(probe, draw, kind):
-    result = probe.exp_items.items(session_of(Items(draw)), 60.0)
+    result = probe.exp_data.items(session_of(Items(draw)), 60.0)
     assert result["kind"] == kind
     assert result.get("cached_s", 0.0) <= result["item_s"]
     if kind == "whole":
@@ -256,7 +256,7 @@ class Slow(Items):
 
 
 def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
-    result = probe.exp_items.items(session_of(Slow()), 60.0)
+    result = probe.exp_data.items(session_of(Slow()), 60.0)
     assert result["kind"] == "before-draw"
     assert result["cached_s"] >= 0.03
 
@@ -277,13 +277,13 @@ def test_crops_that_search_the_foreground_of_a_cached_volume_at_every_call(probe
     volume[..., 8:16] = 1
     crop = RandCropByPosNegLabeld(("image", "label"), "label", (8, 8, 8), num_samples=2)
     cached = CacheDataset([{"image": volume, "label": volume}] * 4, Compose([crop]), progress=False)
-    result = probe.exp_items.items(session_of(cached), 60.0)
+    result = probe.exp_data.items(session_of(cached), 60.0)
     assert (result["kind"], result["checked"]) == ("foreground", 4)
     assert 0 < result["cached_s"] <= result["item_s"]
 
 
 def test_items_alike(probe):
-    alike = probe.exp_items.same
+    alike = probe.exp_data.same
     nan = float("nan")
     assert alike({"a": [torch.ones(2), "x", None]}, {"a": [torch.ones(2), "x", None]})
     assert alike(torch.tensor([nan]), torch.tensor([nan]))
@@ -302,14 +302,14 @@ def test_monai_prefix(probe):
 
     still = [EnsureChannelFirst(channel_dim="no_channel"), Lambda(lambda x: x * 2)]
     data = [np.ones((4, 4), np.float32)] * 6
-    result = probe.exp_items.items(session_of(MonaiDataset(data, Compose([*still, RandFlip(0.5)]))), 2.0)
+    result = probe.exp_data.items(session_of(MonaiDataset(data, Compose([*still, RandFlip(0.5)]))), 2.0)
     assert result["kind"] == "prefix"
     assert result["transforms"] == ["EnsureChannelFirst", "Lambda"]
     assert result["all_transforms"] == 3
     assert result["cached_s"] <= result["item_s"]
-    assert probe.exp_items.items(session_of(MonaiDataset(data, Compose([RandFlip(0.5)]))), 2.0)["kind"] == "random"
+    assert probe.exp_data.items(session_of(MonaiDataset(data, Compose([RandFlip(0.5)]))), 2.0)["kind"] == "random"
     cached = CacheDataset(data, Compose([*still, RandFlip(0.5)]), progress=False, num_workers=None)
-    assert "keeps its results" in probe.exp_items.items(session_of(cached), 2.0)["skipped"]
+    assert "keeps its results" in probe.exp_data.items(session_of(cached), 2.0)["skipped"]
 
 
 def test_idle_biases_are_those_a_norm_takes_away(probe):

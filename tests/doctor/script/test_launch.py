@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -47,10 +46,13 @@ def watch(*command: str, steps: int = 8, seconds: float = 60.0, quiet: bool = Tr
     return run_script(command, steps=steps, seconds=seconds, experiments=False, quiet=quiet, **more)
 
 
-def test_the_exit_code_and_the_output_are_the_scripts_own(script):
+def test_the_exit_code_and_the_output_are_the_scripts_own(script, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     run = watch(sys.executable, script("import sys\nprint('so far')\nsys.exit(7)"))
     assert (run.ended, run.exit_code, run.records) == ("crashed", 7, [])
     assert run.output == "so far\n"
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monkeypatch):
@@ -68,9 +70,7 @@ def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monke
 
 def test_its_own_traceback_is_shown(script, capfd):
     path = script("raise RuntimeError('of my own')")
-    code = doctor_script(
-        [sys.executable, path], steps=5, seconds=30, out=None, try_cures=False, assume_cuda=False, echo=print
-    )
+    code = doctor_script([sys.executable, path], steps=5, seconds=30, out=None, assume_cuda=False, echo=print)
     output = capfd.readouterr()
     assert code == 1
     assert "RuntimeError: of my own" in output.err
@@ -86,10 +86,10 @@ def test_a_signal_gives_the_shells_exit_code(script):
 def test_what_never_trains_is_told_so(script):
     lines: list[str] = []
     path = script("print('nothing to do')")
-    code = doctor_script(
-        [sys.executable, path], steps=5, seconds=30, out=None, try_cures=False, assume_cuda=False, echo=lines.append
-    )
-    assert code == 0
+    given = {"out": None, "assume_cuda": False, "echo": lines.append}
+    with pytest.raises(ValueError, match="--steps 0"):
+        doctor_script([sys.executable, path], steps=0, seconds=1, **given)
+    assert doctor_script([sys.executable, path], steps=5, seconds=30, **given) == 0
     assert "never trained" in lines[0]
     assert "imported torch" in lines[0]
 
@@ -196,18 +196,11 @@ finally:
 
 
 def test_a_script_that_ends_by_itself_is_judged_by_what_it_did(script):
-    run = watch(sys.executable, script(TRAINS + "for _ in range(6): step()\nraise SystemExit(3)"), steps=50)
-    assert (run.ended, run.exit_code) == ("crashed", 3)
-    assert run.records[0].steps == 6
-    assert len(run.records[0].losses) == 6
-    assert run.records[0].losses[0] > run.records[0].losses[5]
-
-
-def test_the_probes_threads_end_before_the_interpreter_does(script):
-    """One that still frees a tensor of the script then aborts it."""
+    """The probe's threads end before the interpreter does: one that still frees a tensor of the script aborts it."""
     last = "import atexit, threading\natexit.register(lambda: print([thread.name for thread in threading.enumerate()]))"
-    run = watch(sys.executable, script(last + TRAINS + "for _ in range(6): step()"), steps=50)
-    assert (run.ended, run.exit_code, run.output) == ("finished", 0, "['MainThread']\n")
+    run = watch(sys.executable, script(last + TRAINS + "for _ in range(6): step()\nraise SystemExit(3)"), steps=50)
+    assert (run.ended, run.exit_code, run.output) == ("crashed", 3, "['MainThread']\n")
+    assert run.records[0].steps == 6
 
 
 @pytest.mark.slow
@@ -285,7 +278,6 @@ def test_json_is_all_that_is_told_and_files_are_written(script, tmp_path):
         steps=8,
         seconds=60,
         out=tmp_path / "told",
-        try_cures=False,
         assume_cuda=False,
         echo=lines.append,
         as_json=True,
@@ -296,20 +288,6 @@ def test_json_is_all_that_is_told_and_files_are_written(script, tmp_path):
     assert output["split"]["step_s"] > 0
     assert json.loads((tmp_path / "told" / "doctor.json").read_text())["findings"] == output["findings"]
     assert "bound" in (tmp_path / "told" / "doctor.html").read_text()
-
-
-def test_bounds_must_be_positive():
-    with pytest.raises(ValueError, match="--steps 0"):
-        doctor_script(["true"], steps=0, seconds=1, out=None, try_cures=False, assume_cuda=False, echo=print)
-
-
-def test_no_file_of_ours_is_left_in_the_temporary_folder(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    watch(sys.executable, script("pass"))
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert Path(launch.INJECT, "sitecustomize.py").exists()
 
 
 @pytest.mark.slow

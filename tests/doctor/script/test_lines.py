@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.doctor.script.findings import algorithms, lines, tensors
+from hasten.doctor.script.findings import algorithms, calls, lines
 from hasten.doctor.script.records import as_record
 
 SITE = "/s/train.py:10"
@@ -91,7 +91,7 @@ def test_histograms_cost_what_their_line_takes():
     ],
 )
 def test_needless_work_is_a_note(raw, named):
-    result = tensors.find(record(**raw))
+    result = calls.find(record(**raw))
     assert [one.name for one in result] == named
     assert all(one.level == "note" for one in result)
 
@@ -119,8 +119,8 @@ PINNED = {
     ],
 )
 def test_what_is_sent_to_the_device(raw, on_cpu, on_gpu):
-    assert [one.name for one in tensors.find(record(**raw))] == on_cpu
-    assert [one.name for one in tensors.find(record(True, **raw))] == on_gpu
+    assert [one.name for one in calls.find(record(**raw))] == on_cpu
+    assert [one.name for one in calls.find(record(True, **raw))] == on_gpu
 
 
 def test_precision_and_determinism_for_a_gpu_that_is_not_here():
@@ -132,25 +132,25 @@ def test_precision_and_determinism_for_a_gpu_that_is_not_here():
 
 
 def test_reads_of_a_validation_are_not_those_of_every_step():
-    assert tensors.host_reads(record(reads=[read(validating=True)])) == []
+    assert calls.host_reads(record(reads=[read(validating=True)])) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "words"), [({"elements": 9000}, "device"), ({"boolean": True}, "torch.where"), ({}, "every 50 steps")]
 )
 def test_the_cure_fits_what_is_read(kind, words):
-    (result,) = tensors.host_reads(record(reads=[read() | kind]))
+    (result,) = calls.host_reads(record(reads=[read() | kind]))
     assert words in result.cure
 
 
 def test_a_network_that_is_run_for_nothing_costs_its_time_on_a_cpu():
     raw = {"calls": [call("needless_forward", 20, 0.4)]}
-    (result,) = tensors.find(record(**raw))
+    (result,) = calls.find(record(**raw))
     assert (result.name, result.where, result.level, result.cost_s) == (
         "needless-forward",
         SITE,
         "finding",
         pytest.approx(0.02),
     )
-    assert tensors.find(record(True, **raw))[0].cost_s is None
-    assert tensors.find(record(calls=[call("needless_forward", 5, 0.4)])) == []
+    assert calls.find(record(True, **raw))[0].cost_s is None
+    assert calls.find(record(calls=[call("needless_forward", 5, 0.4)])) == []

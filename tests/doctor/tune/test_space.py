@@ -10,17 +10,20 @@ import pytest
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
 from hasten.doctor.training import RunPlan, plan_run
-from hasten.doctor.tune.search import ArmResult, Setting, Stage
-from hasten.doctor.tune.space import BATCH, apply_changes, changes_between, pays_within, stages_of, start_of
+from hasten.doctor.tune.run import apply_changes, changes_between, pays_within, stages_of, start_of
+from hasten.doctor.tune.search import ArmResult, Setting
 from hasten.phantoms.organs import write_phantoms
 
 START = Setting.of(
     {
-        "train.precision": "fp32", "train.channels_last": False, "train.compile": False, "train.capture": False,
-        "cache.home": "auto", "sample.compile": False, "sample.batch_size": 4, "infer.batch_size": 4,
+        "train.precision": "fp32",
+        "train.channels_last": False,
+        "train.compile": False,
+        "train.capture": False,
+        "sample.compile": False,
+        "infer.batch_size": 4,
     }
-)  # fmt: skip
-PLANNED = load_run(None, ("train.steps=1000", "train.validate_every=100", "train.learning_rate=0.01"))
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,43 +39,19 @@ def planned_of(data: Path, *overrides: str) -> RunPlan:
     return plan_run(load_run(None, (*where, *given, *overrides)))
 
 
-def stages(data: Path, *overrides: str, most: int = 99, **options: Any) -> dict[str, Stage]:
-    planned = planned_of(data, *overrides)
-    result = stages_of(planned, start_of(planned), ["file", "ram"], lambda size: size <= most, **options)
-    return {stage.name: stage for stage in result}
-
-
 def test_the_start_is_the_run_and_plain_where_that_is_open(data: Path) -> None:
     assert start_of(planned_of(data)) == START
     start = start_of(planned_of(data, "train.precision=bf16", "train.compile=true", "infer.batch_size=2"))
     assert start.apart(START) == {"train.precision": "bf16", "train.compile": True, "infer.batch_size": 2}
 
 
-def test_every_change_is_of_a_field_that_the_start_has_and_the_batch_comes_last(data: Path) -> None:
-    found = stages(data)
-    for stage in found.values():
+def test_every_change_is_of_a_field_that_the_start_has(data: Path) -> None:
+    planned = planned_of(data)
+    found = stages_of(planned, start_of(planned))
+    for stage in found:
         for change in stage.changes:
             START.having(change)
-    assert [len(stage.changes) for stage in found.values()] == [4, 3, 3, 3, 3]
-    assert [stage.takes for stage in found.values()] == [True] * 4 + [False]
-    assert stages(data, larger_batch=True)[BATCH].takes
-
-
-@pytest.mark.parametrize(
-    ("overrides", "most", "sizes"),
-    [
-        ((), 99, [8, 16, 2]),
-        ((), 8, [8, 2]),
-        ((), 4, [2]),
-        (("sample.batch_size=1",), 99, [2, 4]),
-        (("train.accumulate=4",), 99, [8, 16]),
-        (("sample.fit_batch=true",), 99, None),
-        (("sample.stages=[[0.5,0.5]]",), 99, None),
-    ],
-)
-def test_batches_that_fit_are_tried(data: Path, overrides: tuple[str, ...], most: int, sizes: list[int] | None) -> None:
-    stage = stages(data, *overrides, most=most).get(BATCH)
-    assert (None if stage is None else [change["sample.batch_size"] for change in stage.changes]) == sizes
+    assert [len(stage.changes) for stage in found] == [4, 3, 1, 3]
 
 
 @pytest.mark.parametrize(("steps", "pays"), [(1000, True), (500, False)])
@@ -83,27 +62,13 @@ def test_compiling_must_pay_within_the_run(steps: int, pays: bool) -> None:
 
 
 def apply(changes: dict[str, Any], *overrides: str, decided: tuple[str, ...] = ()) -> RunConfig:
-    return apply_changes(load_run(None, overrides), PLANNED, START, START.having(changes), decided)
+    return apply_changes(load_run(None, overrides), START, START.having(changes), decided)
 
 
-@pytest.mark.parametrize(
-    ("changes", "fields"),
-    [
-        ({}, {}),
-        ({"train.precision": "bf16"}, {"train.precision": "bf16"}),
-        ({"cache.home": "file"}, {"cache.home": "file"}),
-        (
-            {"sample.batch_size": 8},
-            {
-                "sample.batch_size": 8, "train.learning_rate": 0.01, "train.learning_rate_batch": 4,
-                "train.steps": 500, "train.validate_every": 50,
-            },
-        ),
-    ],
-)  # fmt: skip
-def test_a_change_sets_its_field_alone(changes: dict[str, Any], fields: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"train.precision": "bf16"}, {"infer.batch_size": 8}])
+def test_a_change_sets_its_field_alone(changes: dict[str, Any], tmp_path: Path) -> None:
     result = apply(changes)
-    assert {name: new for name, (_, new) in changes_between(RunConfig(), result).items()} == fields
+    assert {name: new for name, (_, new) in changes_between(RunConfig(), result).items()} == changes
     (tmp_path / "tuned.yaml").write_text(dump_run(result))
     assert load_run(tmp_path / "tuned.yaml") == result
 
@@ -112,8 +77,3 @@ def test_what_was_set_and_did_not_win_stays_and_what_was_open_is_settled() -> No
     decided = ("train.precision", "train.channels_last", "train.compile")
     train = apply({}, "train.channels_last=true", decided=decided).train
     assert (train.precision, train.channels_last, train.compile) == ("fp32", True, False)
-
-
-def test_a_home_leaves_no_budgets_behind() -> None:
-    result = apply({"cache.home": "ram"}, "cache.ram=1GiB")
-    assert (result.cache.home, result.cache.ram, result.cache.device) == ("ram", "auto", "auto")

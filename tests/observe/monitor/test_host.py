@@ -1,81 +1,13 @@
-"""What the host says: rates, the memory of a container, and Linux' own files against psutil."""
+"""What the host says: rates, and the memory of a container."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-import pytest
-
-from hasten.observe.cgroup import MemoryLimit, memory_limits
-from hasten.observe.monitor.host import Counters, HostProbe, ProcCounters, portable_counters
+from hasten.observe.cores import MemoryLimit, memory_limits
+from hasten.observe.monitor.host import Counters, HostProbe
 
 MIB = 1024**2
-STAT = "cpu  100 0 50 800 50 0 0 0 30 0\ncpu0 1 2 3\n"
-DISKS = """\
-   7       0 loop0 9 9 900 9 9 9 900 9 9 9 9
- 252       0 vda 10 0 2000 5 20 0 4000 7 0 3 3 0 0 0 0 0 0
- 252       1 vda1 10 0 2000 5 20 0 4000 7 0 3 3 0 0 0 0 0 0
-"""
-WIRES = """\
-Inter-|   Receive                          |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
-    lo: 999 1 0 0 0 0 0 0 999 1 0 0 0 0 0 0
-  eth0: 300 1 0 0 0 0 0 0 400 1 0 0 0 0 0 0
-docker0: 77 1 0 0 0 0 0 0 77 1 0 0 0 0 0 0
-"""
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> ProcCounters:
-    for name, text in {
-        "stat": STAT,
-        "meminfo": "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:   600 kB\n",
-        "self/statm": "500 25 3 1 0 9 0\n",
-        "diskstats": DISKS,
-        "net/dev": WIRES,
-    }.items():
-        path = tmp_path / "proc" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for name in ("loop0", "vda"):
-        (tmp_path / "block" / name).mkdir(parents=True)
-    return ProcCounters(tmp_path / "proc", tmp_path / "block")
-
-
-def test_linux_files_are_read(proc: ProcCounters) -> None:
-    assert proc() == Counters(
-        cpu=(150.0, 1000.0),
-        memory=(1000 * 1024, 600 * 1024),
-        rss=25 * os.sysconf("SC_PAGE_SIZE"),
-        disk=(2000 * 512, 4000 * 512),
-        net=(300, 400),
-    )
-
-
-def test_files_that_are_missing_are_not_known(tmp_path: Path) -> None:
-    assert ProcCounters(tmp_path, tmp_path / "none")() == Counters()
-    (tmp_path / "stat").write_text("")
-    (tmp_path / "meminfo").write_text("MemTotal:  5 kB\n")
-    assert ProcCounters(tmp_path, tmp_path / "none")() == Counters()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux' files")
-def test_both_ways_agree_here() -> None:
-    direct, portable = ProcCounters()(), portable_counters()
-    assert direct.memory is not None
-    assert portable.memory is not None
-    assert direct.memory[0] == portable.memory[0]
-    for one, other in ((direct.net, portable.net), (direct.disk, portable.disk)):
-        if one is not None and other is not None:
-            assert other[0] == pytest.approx(one[0], rel=0.05, abs=MIB)
-            assert other[1] == pytest.approx(one[1], rel=0.05, abs=MIB)
-    assert direct.rss == pytest.approx(portable.rss, rel=0.2)
-    assert direct.cpu is not None
-    assert portable.cpu is not None
-    # psutil counts in seconds, the file in ticks.
-    assert direct.cpu[1] / os.sysconf("SC_CLK_TCK") == pytest.approx(portable.cpu[1], rel=0.01)
 
 
 def find_limit(own: Path, root: Path) -> MemoryLimit | None:

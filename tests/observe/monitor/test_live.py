@@ -22,7 +22,6 @@ from hasten.observe.monitor import COLUMNS, Host, Monitor, MonitorRecording, Sam
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.live import CHECK_EVERY, MOST_STRETCH
 from tests.observe.monitor.fake_nvml import FakeNvml, nvml_error
-from tests.observe.monitor.series import series, start, write
 
 
 class Hand:
@@ -183,20 +182,7 @@ def test_ranks_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monke
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-def test_a_straggler_is_found_in_the_other_ranks_files(tmp_path: Path) -> None:
-    write(tmp_path / "monitor-rank1.jsonl", series(60, step_s=0.25), before=[start(rank=1)])
-    write(tmp_path / "monitor-rank2.jsonl", series(60, step_s=0.5), before=[start(rank=2)])
-    write(tmp_path / "monitor-rank3.jsonl", series(60, step_s=5.0), before=[start(rank=3)])  # of an earlier process
-    bench = Bench(tmp_path, world_size=3)
-    bench.run(20)
-    assert [(alert.kind, alert.subject) for alert in bench.monitor.check()] == [("straggler", "rank 2")]
-    assert bench.monitor.check() == []
-    other = Bench(tmp_path, rank=1, world_size=3)
-    other.run(20)
-    assert other.monitor.check() == []  # one rank speaks for all
-
-
-def test_an_alert_is_told_and_written_once(tmp_path: Path) -> None:
+def test_an_alert_is_told_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.host.reading = dataclasses.replace(bench.host.reading, ram_used=7900.0)
     bench.run(20)
@@ -204,11 +190,6 @@ def test_an_alert_is_told_and_written_once(tmp_path: Path) -> None:
     bench.run(20)
     assert bench.monitor.check() == []
     assert len(bench.messages) == 1
-    (record,) = records(tmp_path / "monitor.jsonl", "alert")
-    assert (record["alert"], record["subject"]) == ("ram_full", "host")
-    recording = MonitorRecording(tmp_path / "monitor.jsonl")
-    recording.poll()
-    assert recording.logged == bench.monitor.alerts
 
 
 @pytest.mark.parametrize("trouble", ["full", "gone"])
@@ -236,7 +217,7 @@ def test_samples_are_rarer_where_they_cost_too_much(tmp_path: Path) -> None:
     assert monitor.period() == 2.0
     monitor._costs.extend([0.0004] * 9)
     assert monitor.period() == 2.0
-    monitor._costs.extend([0.003] * 9)
+    monitor._costs.extend([0.006] * 9)
     assert monitor.period() == pytest.approx(6.0)
     monitor._costs.extend([1.0] * 9)
     assert monitor.period() == 2.0 * MOST_STRETCH

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.observe.monitor.alerts import Alert
-from hasten.observe.monitor.recording import Follower, History, MonitorRecording, merged, rank_name, recordings, tail
+from hasten.observe.monitor.recording import Follower, History, MonitorRecording, rank_name, recordings
 from hasten.observe.monitor.sample import Sample, to_record
 from tests.observe.monitor.series import series, start, write
 
@@ -50,13 +49,11 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
-    alert = {"kind": "alert", "alert": "idle_gpu", "subject": "GPU 0", "text": "idle", "since_s": 3.5}
     note = {"kind": "note", "text": "no driver"}
-    path = write(tmp_path / "m.jsonl", series(5), before=[start(every=0.5), note, note], after=[alert, {"kind": "new"}])
+    path = write(tmp_path / "m.jsonl", series(5), before=[start(every=0.5), note, note], after=[{"kind": "new"}])
     recording = MonitorRecording(path)
     recording.poll()
     assert (recording.is_open, recording.every, recording.notes) == (True, 0.5, ["no driver"])
-    assert recording.logged == [Alert(kind="idle_gpu", subject="GPU 0", text="idle", since_s=3.5)]
     assert recording.history.samples() == series(5)
     write(path, series(1, start=5), after=[{"kind": "stop"}])
     recording.poll()
@@ -105,25 +102,6 @@ def test_a_long_history_keeps_its_end_whole_and_its_beginning_in_part() -> None:
     gaps = {later - earlier for earlier, later in pairwise(times)}
     assert times[0] == 0
     assert max(gaps) <= 128
-
-
-def test_the_tail_is_the_last_whole_samples(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.jsonl", series(500), before=[start()])
-    with path.open("a") as file:
-        file.write('{"kind": "sam')
-    result = tail(path, num_bytes=2000)
-    assert 3 < len(result) < 20
-    assert result == series(500)[-len(result) :]
-    assert len(tail(path, num_bytes=1 << 20)) == 500
-    assert tail(tmp_path / "none") == []
-
-
-def test_alerts_of_the_log_are_kept_where_the_samples_say_nothing() -> None:
-    def alert(kind: str, text: str, since: float) -> Alert:
-        return Alert(kind=kind, subject="host", text=text, since_s=since)
-
-    result, logged = [alert("b", "now", 2)], [alert("b", "then", 1), alert("a", "then", 3)]
-    assert [(item.kind, item.text) for item in merged(result, logged)] == [("b", "now"), ("a", "then")]
 
 
 def test_what_is_written_is_json_that_anyone_reads() -> None:

@@ -77,7 +77,7 @@ def test_a_running_run(run: Path) -> None:
     text = shown(run)
     for words in (
         "run  running",
-        "step 118/400 (30%), 2 min left at this pace",
+        "step 118/400 (30%), 141 s left at this pace",
         "loss 0.0100  Dice 0.7000 (best 0.8000 at step 50, target 0.8700)",
         "16.0 samples/s  waiting for data 1.2%",
         "500 ms",
@@ -86,6 +86,10 @@ def test_a_running_run(run: Path) -> None:
         "RAM 7.8 of 31.2 GiB",
     ):
         assert words in text
+    narrow = Console(file=io.StringIO(), width=60, highlight=False)
+    narrow.print(frame(view))
+    assert isinstance(narrow.file, io.StringIO)
+    assert max(len(line) for line in narrow.file.getvalue().splitlines()) <= 60
 
 
 def test_it_goes_on_with_what_is_new(run: Path) -> None:
@@ -121,8 +125,13 @@ def test_a_run_that_was_killed(run: Path) -> None:
     assert f"hasten train --resume --out {run}" in text
 
 
-def test_a_monitor_that_samples_rarely_is_waited_for(run: Path) -> None:
+def test_a_run_without_a_monitor_or_with_a_slow_one_is_waited_for(run: Path) -> None:
     (run / "monitor.jsonl").unlink()
+    age(run, SILENT_METRICS_S - 1)
+    view = watch(run).poll()
+    assert (view.state, view.steps, view.ranks) == ("running", 100, {})
+    age(run, SILENT_METRICS_S + 1)
+    assert "no news for" in shown(run)
     write(run / "monitor.jsonl", series(60), before=[start(every=30)])
     age(run, 100)
     assert watch(run).poll().state == "running"
@@ -130,16 +139,13 @@ def test_a_monitor_that_samples_rarely_is_waited_for(run: Path) -> None:
     assert watch(run).poll().state == "silent"
 
 
-def test_a_run_without_a_monitor(run: Path) -> None:
-    (run / "monitor.jsonl").unlink()
-    age(run, SILENT_METRICS_S - 1)
-    view = watch(run).poll()
-    assert (view.state, view.steps, view.ranks) == ("running", 100, {})
-    age(run, SILENT_METRICS_S + 1)
-    assert "no news for 2 min" in shown(run)
-
-
 def test_a_run_that_is_over(run: Path) -> None:
+    # One that was resumed is not taken for over by its old summary.
+    (run / "summary.json").write_text(json.dumps({"status": "interrupted", "steps": 50}))
+    for seconds, state in ((1, "running"), (60, "silent")):
+        age(run, seconds)
+        os.utime(run / "summary.json", (NOW - 3000, NOW - 3000))
+        assert watch(run).poll().state == state
     write(run / "monitor.jsonl", [], after=[{"kind": "stop"}])
     whole = {"seconds": {"total": 75.0, "train": 50.0}, "samples_per_s": 14.0, "wait_share": 0.05}
     (run / "summary.json").write_text(json.dumps({"status": "target_reached", "steps": 100, "name": "hippo", **whole}))
@@ -158,16 +164,6 @@ def test_a_run_that_ended_without_a_summary(run: Path) -> None:
     age(run, ENDING_S + 1)
     assert watch(run).poll().is_over
     assert "ended without a summary" in shown(run)
-
-
-def test_a_resumed_run_is_not_taken_for_over_by_its_old_summary(run: Path) -> None:
-    (run / "summary.json").write_text(json.dumps({"status": "interrupted", "steps": 50}))
-    age(run, 1)
-    os.utime(run / "summary.json", (NOW - 3000, NOW - 3000))
-    assert watch(run).poll().state == "running"
-    age(run, 60)
-    os.utime(run / "summary.json", (NOW - 3000, NOW - 3000))
-    assert watch(run).poll().state == "silent"
 
 
 @pytest.mark.parametrize("names", [(), ("checkpoints",), ("run.yaml", "plan.json", "checkpoints")])
@@ -230,13 +226,6 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
     text = shown(folder)
     assert "[red]run" in text
     assert "[bold]x[/bold]" in text
-
-
-def test_it_fits_a_narrow_terminal(run: Path) -> None:
-    console = Console(file=io.StringIO(), width=60, highlight=False)
-    console.print(frame(watch(run).poll()))
-    assert isinstance(console.file, io.StringIO)
-    assert max(len(line) for line in console.file.getvalue().splitlines()) <= 60
 
 
 def test_a_run_that_goes_by_iou_is_shown_by_it(run: Path) -> None:

@@ -5,8 +5,7 @@ import posixpath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.observe.trackers.base import Scalar
-from hasten.observe.trackers.scalars import flat_config, flat_summary, is_sample, scalars_of
+from hasten.observe.trackers.base import Scalar, flat_config, flat_summary, is_sample, scalars_of
 
 
 def test_a_record_is_named_by_its_kind_and_keys() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hasten.observe.trackers import Tracking, attach, tracking
+from hasten.observe.trackers import Tracking, tracking
 from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 
@@ -136,14 +136,9 @@ def test_how_a_run_ended_is_passed_on(
     kept = stand_in("jsonl")
     with pytest.raises(error), track(tmp_path, "jsonl"):
         raise error
-    assert kept.ended == [(status, {})]
-
-
-def test_a_run_that_was_asked_to_stop_is_interrupted(tmp_path: Path, stand_in: Any) -> None:
-    kept = stand_in("jsonl")
     with track(tmp_path, "jsonl") as tracked:
-        tracked.summary({"status": "interrupted"})
-    assert kept.ended == [("interrupted", {"status": "interrupted"})]
+        tracked.summary({"status": "interrupted"})  # asked to stop
+    assert kept.ended == [(status, {}), ("interrupted", {"status": "interrupted"})]
 
 
 def test_a_sample_without_a_step_belongs_to_the_last_one(tmp_path: Path, stand_in: Any) -> None:
@@ -159,7 +154,6 @@ def test_only_the_first_rank_tracks(tmp_path: Path, stand_in: Any, monkeypatch: 
     monkeypatch.setenv("RANK", "1")
     with track(tmp_path, "jsonl") as tracked:
         tracked.log(train(1))
-    attach(["mlflow"], tmp_path, tmp_path / "report.html")
     assert not kept.threads
     assert not list(tmp_path.iterdir())
 
@@ -186,14 +180,6 @@ def test_what_is_no_record_does_no_harm(tmp_path: Path, stand_in: Any, record: A
         tracked.log(record)
         tracked.log(train(1))
     assert kept.steps == [1]
-
-
-def test_a_file_for_a_run_that_mlflow_never_knew_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    attach(["mlflow", "jsonl"], tmp_path, tmp_path / "report.html")
-    assert not list(tmp_path.iterdir())
-    assert not messages(caplog)
 
 
 def test_nothing_of_a_tracker_is_imported_before_it_is_wanted() -> None:

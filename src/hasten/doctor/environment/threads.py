@@ -12,8 +12,7 @@ import psutil
 import torch
 
 from hasten.doctor.environment.check import Check, check
-from hasten.observe.cgroup import cpu_quota
-from hasten.observe.cores import SPIN_NAMES, allowed_cpus, environment_of_user, spin_is_chosen, spin_text
+from hasten.observe.cores import SPIN_NAMES, allowed_cpus, cpu_quota, environment_of_user, spin_is_chosen, spin_text
 from hasten.observe.cpu_load import BUSY
 
 

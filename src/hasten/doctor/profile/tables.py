@@ -222,20 +222,17 @@ class Tables:
     transforms: Table
     modules: Table
     ops: Table
-    kind_of: dict[str, str] = field(default_factory=dict)
 
 
 def tables_of(recording: ProfileRecording) -> Tables:
     kernels = _kernels(recording)
-    kind_of = {name: _kind(name, recording.on_device) for name in kernels}
     return Tables(
         kernels=_largest(kernels),
-        kinds=_kinds(kernels, kind_of),
+        kinds=_kinds(kernels, on_device=recording.on_device),
         phases=_phases(recording),
         transforms=_largest(_ranges(_loading(recording), lambda node: not node.name.startswith(MODULE))),
         modules=_largest(_ranges(recording.main, lambda node: node.name.startswith(MODULE))),
         ops=_largest(_ops(recording)),
-        kind_of=kind_of,
     )
 
 
@@ -260,10 +257,10 @@ def _kind(name: str, on_device: bool) -> str:
     return TENSOR if on_device and _TENSOR_CORE.search(name) else OTHER
 
 
-def _kinds(kernels: Table, kind_of: dict[str, str]) -> Table:
+def _kinds(kernels: Table, *, on_device: bool) -> Table:
     table: Table = {kind: {KERNELS: 0, CALLS: 0, CPU: 0, GPU: 0} for kind in (ALL, TENSOR, MEMORY, OTHER)}
     for name, row in kernels.items():
-        for total in (table[ALL], table[kind_of[name]]):
+        for total in (table[ALL], table[_kind(name, on_device)]):
             total[KERNELS] += 1
             for key, value in row.items():
                 total[key] += value

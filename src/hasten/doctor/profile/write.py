@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hasten.doctor.profile.tables import (
     KERNELS,
     OUTSIDE,
     STEP,
+    TOP,
     TOTAL,
     ProfileRecording,
     Tables,
@@ -26,35 +26,28 @@ from hasten.doctor.profile.tables import (
     tables_of,
 )
 from hasten.doctor.profile.take import Taken
-from hasten.observe.folder import writing_to
 from hasten.observe.ranges import BACKWARD, CHECKPOINT, FORWARD, LOADING, OPTIMIZER, VALIDATION
+from hasten.observe.rundir import write_json, write_text, writing_to
 from hasten.report.model import Bar, Page, Section, Table
 from hasten.report.words import short_duration
 
-REPORTS = ("summary", "phases", "transforms", "ops", "kernels")
-"""`summary` has the totals and the head of every table; the others are one table each, whole."""
 FORMATS = ("json", "csv", "html")
 TRACE = "trace.json"
 PAGE = "profile.html"
 _IN_STEP = (LOADING, FORWARD, BACKWARD, OPTIMIZER)
-_ROWS = 20
 _UNITS = {CPU: "Host (ms)", TOTAL: "Host, with all inside (ms)", GPU: "GPU (ms)"}
 _WORDS = {KERNELS: "Kernels", CALLS: "Calls", **_UNITS}
 
 
-def choose(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """Names from "a,b" in the order of `known`. Raises ValueError for an unknown name, and for none."""
+def choose(text: str) -> tuple[str, ...]:
+    """The formats of "json,html", in the order of `FORMATS`. Raises ValueError for an unknown one, and for none."""
     requested = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(requested - set(known))
-    if unknown or not requested:
-        what = f"{', '.join(unknown)} is none" if unknown else "names none"
-        raise ValueError(f"{option}: {what} of {', '.join(known)}; give some of them, with commas between")
-    return tuple(name for name in known if name in requested)
+    if not requested or not requested <= set(FORMATS):
+        raise ValueError(f"--formats {text}: give some of {', '.join(FORMATS)}, with commas between")
+    return tuple(name for name in FORMATS if name in requested)
 
 
-def write(
-    profile: Taken, out: Path, *, reports: Sequence[str] = ("summary",), formats: Sequence[str] = FORMATS
-) -> Path:
+def write(profile: Taken, out: Path, *, formats: Sequence[str] = FORMATS) -> Path:
     """Write the profile into the folder `out` and return it. A trace for Perfetto is always among the files.
 
     Raises ValueError where the folder can't be written to.
@@ -71,57 +64,39 @@ def write(
         "Notes": list(profile.notes),
     }
     summary = {**summary_of(recording, tables), "Run": run}
-    contents: dict[str, Any] = {
-        "summary": summary,
-        "phases": tables.phases,
-        "transforms": tables.transforms,
-        "ops": tables.ops,
-        "kernels": {name: {"Kind": tables.kind_of[name], **row} for name, row in tables.kernels.items()},
-    }
     with writing_to(out):
-        for name in reports:
-            if "json" in formats:
-                (out / f"{name}.json").write_text(json.dumps(contents[name], indent=2) + "\n", encoding="utf-8")
-            if "csv" in formats:
-                rows = _below(summary) if name == "summary" else _rows(contents[name])
-                (out / f"{name}.csv").write_text(_csv(rows), encoding="utf-8")
+        if "json" in formats:
+            write_json(out / "summary.json", summary)
+        if "csv" in formats:
+            write_text(out / "summary.csv", _csv(summary))
         profile.profiler.export_chrome_trace(str(out / TRACE))
     if "html" in formats:
         from hasten.report.html import write_page
 
-        write_page(page_of(profile, recording, tables, reports), out / PAGE)
+        write_page(page_of(profile, recording, tables), out / PAGE)
     return out
 
 
-def _rows(table: dict[str, Any], **more: str) -> list[dict[str, Any]]:
-    return [{**more, "Name": name, **row} for name, row in table.items()]
-
-
-def _below(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _csv(summary: dict[str, Any]) -> str:
     """All tables of the summary one below the other, with the table's name in front."""
     sections = ("All Kernels", "Phases", "Transforms", "Modules", "Ops", "Kernels")
-    return [row for section in sections for row in _rows(summary[section], Table=section)]
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
     into = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row) or ("Name", CPU, GPU)
-    writer = csv.DictWriter(into, list(columns), lineterminator="\n")
+    writer = csv.DictWriter(into, ["Table", "Name", KERNELS, CALLS, CPU, GPU, TOTAL], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for section in sections:
+        writer.writerows({"Table": section, "Name": name, **row} for name, row in summary[section].items())
     return into.getvalue()
 
 
 # The page
 
 
-def page_of(profile: Taken, recording: ProfileRecording, tables: Tables, reports: Sequence[str]) -> Page:
-    """The page. reports: the tables that are shown whole."""
+def page_of(profile: Taken, recording: ProfileRecording, tables: Tables) -> Page:
     return Page(
         title="Profile of a training",
         verdict=verdict_of(profile, recording, tables),
         cards=_cards(profile, recording, tables),
-        sections=tuple(_sections(profile, recording, tables, reports)),
+        sections=tuple(_sections(profile, recording, tables)),
     )
 
 
@@ -163,9 +138,9 @@ def _cards(profile: Taken, recording: ProfileRecording, tables: Tables) -> tuple
     return (*cards, ("Device", profile.device, f"torch {profile.setting.get('torch', '')}"))
 
 
-def _sections(profile: Taken, recording: ProfileRecording, tables: Tables, reports: Sequence[str]) -> list[Section]:
+def _sections(profile: Taken, recording: ProfileRecording, tables: Tables) -> list[Section]:
     where = "The GPU's time by phase" if recording.on_device else "A step by phase"
-    table = _table("Phase", {name: row for name, row in tables.phases.items() if row[CPU] or row[GPU]}, None)
+    table = _table("Phase", {name: row for name, row in tables.phases.items() if row[CPU] or row[GPU]})
     sections = [
         Section(
             title="Phases",
@@ -180,16 +155,15 @@ def _sections(profile: Taken, recording: ProfileRecording, tables: Tables, repor
     modules = "The network's forward by module, without the modules inside it."
     ops = "Own time first; the other column is with all that an operation calls."
     listings = (
-        ("transforms", "Transforms", beside, tables.transforms),
-        ("modules", "Modules", modules, tables.modules),
-        ("ops", "Operations", ops, tables.ops),
-        ("kernels", "Kernels", _kernel_words(recording), tables.kernels),
+        ("Transforms", beside, tables.transforms),
+        ("Modules", modules, tables.modules),
+        ("Operations", ops, tables.ops),
+        ("Kernels", _kernel_words(recording), tables.kernels),
     )
-    for name, title, text, rows in listings:
+    for title, text, rows in listings:
         if rows:
-            head = None if name in reports else _ROWS
-            more = f"The largest {_ROWS} of {len(rows)}." if head is not None and len(rows) > head else ""
-            sections.append(Section(title=title, text=text, table=_table(title.rstrip("s"), rows, head), note=more))
+            more = f"The largest {TOP} of {len(rows)}." if len(rows) > TOP else ""
+            sections.append(Section(title=title, text=text, table=_table(title.rstrip("s"), rows), note=more))
     settings = "\n".join(f"{name}: {value}" for name, value in profile.setting.items())
     sections.append(Section(title="Taken of", pre=settings, note=" ".join(profile.notes)))
     return sections
@@ -215,8 +189,8 @@ def _kernel_words(recording: ProfileRecording) -> str:
     return "Operations of the CPU that leave no work to others, and regions that a compiler made of several."
 
 
-def _table(first: str, rows: dict[str, dict[str, int]], head: int | None) -> Table:
-    entries = list(rows.items())[:head]
+def _table(first: str, rows: dict[str, dict[str, int]]) -> Table:
+    entries = list(rows.items())[:TOP]
     # A column without a number is no news on a machine without a GPU.
     keys = [key for key in (entries[0][1] if entries else {}) if key != GPU or any(row[GPU] for _, row in entries)]
     by = GPU if GPU in keys else CPU

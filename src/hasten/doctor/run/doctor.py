@@ -1,4 +1,4 @@
-"""The diagnosis of a run: some of its steps, two ablations, and the findings that follow."""
+"""The diagnosis of a run: some of its steps, two ablations, the findings that follow, and its text and page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from hasten.config.schema import RunConfig
-from hasten.doctor.environment.rates import copy_rate, matmul_rate, transfer_rates
+from hasten.doctor.environment.rates import transfer_rates
 from hasten.doctor.environment.threads import threads_here
-from hasten.doctor.finding import Finding
+from hasten.doctor.finding import Finding, ms
 from hasten.doctor.run.assemble import Assembled, ColdCache, assemble
 from hasten.doctor.run.findings import RunMeasurements, findings
 from hasten.doctor.run.probes import (
@@ -25,14 +25,17 @@ from hasten.doctor.run.probes import (
     Batch,
     PeriodicCosts,
     device_busy,
+    feed_alone,
     first_batch,
+    mean_seconds,
     measure_periodic,
     operation_costs,
     run_arms,
-    work_of,
+    run_steps,
+    split_of,
 )
-from hasten.doctor.run.timed import TimedSteps, feed_alone, mean_seconds, run_steps, split_of
-from hasten.doctor.time_split import Diagnosis, Split, diagnose
+from hasten.doctor.show import finding_lines, findings_section, split_section
+from hasten.doctor.time_split import PARTS, Diagnosis, Split, diagnose
 from hasten.doctor.training import (
     RunComponents,
     collected_between_steps,
@@ -41,6 +44,9 @@ from hasten.doctor.training import (
 from hasten.feed.feed import Feed
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.env import environment
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Page, Section, Table
+from hasten.report.words import plain
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9
@@ -139,7 +145,6 @@ def _measure(
         busy_s=device_busy(lambda: components.step(*batch, 0), device),
         copy_s=_copy_seconds(batch, device),
         captured_s=captured_s,
-        shares=_intensity(components, batch, ran),
     )
     return RunMeasurements(
         config=config,
@@ -198,20 +203,6 @@ def _copy_seconds(batch: Batch, device: torch.device) -> float:
     return sum(tensor.nbytes for tensor in batch) / transfer_rates(device)[0]
 
 
-def _intensity(components: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
-    """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
-    compute = ran.part("forward", "backward")
-    precision, device = components.planned.config.train.precision, components.planned.device
-    if compute <= 0 or precision is None:
-        return None, None
-    try:
-        flops, moved = work_of(components, batch)
-    except (RuntimeError, NotImplementedError):  # an operation that the counters can't see through
-        return None, None
-    # A copy reads each byte and writes it.
-    return moved / compute / (2 * copy_rate(device)), flops / compute / matmul_rate(device, precision)
-
-
 def _settings(components: RunComponents) -> dict[str, Any]:
     planned = components.planned
     sample, train = planned.config.sample, planned.config.train
@@ -233,3 +224,42 @@ def _notes(run: Assembled, captured: bool) -> Iterator[str]:
     if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
     yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."
+
+
+_NONE = "No setting was found that would make it faster."
+
+
+def lines(report: RunDiagnosis) -> list[str]:
+    """Lines for a terminal: the sentence, the split, then each finding with its evidence and its cure."""
+    split = report.split
+    output = [report.diagnosis.sentence, ""]
+    for name, words in PARTS.items():
+        value = split.parts.get(name, 0.0)
+        if value >= 0.005 * split.step_s:
+            output.append(f"  {value / split.step_s:4.0%}  {ms(value):>9}  {words}")
+    output.append(f"        {ms(split.step_s):>9}  a step in all, {split.steps} steps timed")
+    output.append("")
+    output += [*(finding_lines(report.findings) or [_NONE]), ""]
+    return [*output, *(f"note: {note}" for note in report.notes)]
+
+
+def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
+    """The HTML page. source: what was looked at, for its title. Raises ValueError if it can't be written."""
+    split = report.split
+    best = next((finding for finding in report.findings if finding.gain is not None), None)
+    cards = (
+        ("Bound by", report.diagnosis.bound, report.diagnosis.measure),
+        ("A step", ms(split.step_s), f"{split.steps} timed, all costs spread over the run's steps"),
+        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), split.floor_note),
+        ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
+        ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
+    )
+    settings = tuple((name.replace("_", " "), plain(value)) for name, value in report.settings.items())
+    spread = "Validation, checkpoints and what is done once are spread over the steps."
+    sections = (
+        split_section(split, report.diagnosis, spread),
+        findings_section(report.findings, _NONE),
+        Section("Settings", table=Table(("Setting", "Value"), settings), note=" ".join(report.notes)),
+    )
+    title = f"Doctor: {source}"
+    return write_html(Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections), out)

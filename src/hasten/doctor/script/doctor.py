@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.doctor.finding import Finding, ranked
 from hasten.doctor.script import report
-from hasten.doctor.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
+from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.time_split import split_of
@@ -28,17 +27,15 @@ def doctor_script(
     steps: int,
     seconds: float,
     out: Path | None,
-    try_cures: bool,
     assume_cuda: bool,
     echo: Callable[[str], None],
     as_json: bool = False,
 ) -> int:
     """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
-    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each
-    cure that is one switch. as_json: the only output is one JSON document, and the script's own output is
-    suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor stopped it. Raises ValueError
-    for a command that can't be run and for limits below 1.
+    out: folder for doctor.json and doctor.html; None writes nothing. as_json: the only output is one JSON document, and
+    the script's own output is suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor
+    stopped it. Raises ValueError for a command that can't be run and for limits below 1.
     """
     if steps < 1 or seconds <= 0:
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
@@ -47,8 +44,6 @@ def doctor_script(
     report_data = judge(run, assume_cuda, meter.others())
     for text in [] if as_json else report.summary(report_data):
         echo(text)
-    if try_cures and report_data.diagnosis is not None and run.ended != "crashed":
-        report_data = _with_cures(report_data, steps, seconds, (lambda line: None) if as_json else echo)
     if as_json:
         echo(json_text(report.as_json(report_data)).rstrip("\n"))
     if out is not None:
@@ -78,8 +73,8 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
-    for rule in (*rules, tensors.find, loading.nnunet, algorithms.spinning):
+    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, lines.find)
+    for rule in (*rules, loading.nnunet, algorithms.spinning):
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:
@@ -92,17 +87,3 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         if (existing.level, finding.level) == ("note", "finding"):
             by_place[finding.name, finding.where] = finding
     return ranked(by_place.values())
-
-
-def _with_cures(
-    report_data: report.ScriptReport, steps: int, seconds: float, echo: Callable[[str], None]
-) -> report.ScriptReport:
-    from hasten.doctor.script.try_cures import try_cures
-
-    tried = try_cures(
-        report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
-    )
-    echo("")
-    for text in report.tried_lines(tried):
-        echo(text)
-    return dataclasses.replace(report_data, tried=tuple(tried))

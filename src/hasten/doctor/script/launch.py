@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -32,10 +31,6 @@ _END_GRACE = 3.0
 SETUP = 600.0
 """Seconds that a script may take until its first step ends; they don't count as watched time."""
 _TAIL_BYTES = 20_000
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?$")
-_TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-_BLIND = "IES"
-"""Switches of Python that make it ignore PYTHONPATH, or leave sitecustomize out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +55,6 @@ def run_script(
     *,
     steps: int,
     seconds: float,
-    switches: Sequence[str] = (),
     experiments: bool = True,
     assume_cuda: bool = False,
     quiet: bool = False,
@@ -71,10 +65,9 @@ def run_script(
 
     The seconds count from the end of its first step; before that it has `setup` seconds to write data or to compile.
 
-    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). switches: cures that the probe
-    applies, as in `Finding.switch`. experiments: after the last step, measure in its main process for up to half of
-    `seconds` more. assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a
-    command that can't be run.
+    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). experiments: after the last step,
+    measure in its main process for up to half of `seconds` more. assume_cuda: judge as if there were a GPU. env: added
+    to the environment. Raises ValueError for a command that can't be run.
     """
     runnable = checked(command)
     budget = max(10.0, seconds / 2) if experiments else 0.0
@@ -82,7 +75,6 @@ def run_script(
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
         request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
-        request["switches"] = list(switches)
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,
@@ -110,53 +102,22 @@ def run_script(
 def checked(command: Sequence[str]) -> list[str]:
     """`command` as it can be run: `train.py args` becomes `python train.py args`.
 
-    Raises ValueError for an empty command, a program or script that isn't there, and switches of Python that would
-    keep the probe out. `python -m module`, torchrun and shell scripts stay as they are.
+    Raises ValueError for an empty command, and a program or script that isn't there. `python -m module`, torchrun and
+    shell scripts stay as they are.
     """
     if not command:
         raise ValueError("no command was given; put it after two dashes: hasten doctor -- python train.py")
     program, *rest = command
     if program.endswith(".py") and not os.access(program, os.X_OK):
-        _script(program)
-        return [sys.executable, program, *rest]
-    path = shutil.which(program)
-    if path is None and _PYTHON.fullmatch(program):
-        path = sys.executable
-    if path is None:
-        problem = "is not a program" if Path(program).exists() else "does not exist"
-        raise ValueError(f"{program}: {problem}; give the command as you'd type it, such as python train.py")
-    if _PYTHON.search(Path(path).name):
-        _python(program, rest)
-    return [path if shutil.which(program) is None else program, *rest]
-
-
-def _python(program: str, rest: list[str]) -> None:
-    at = 0
-    while at < len(rest):
-        word = rest[at]
-        if word in ("-m", "-c") or not word.startswith("-"):
-            break
-        if word in _TAKES_VALUE:
-            at += 1
-        elif not word.startswith(("--", "-X", "-W")):
-            blind = [letter for letter in word[1:] if letter in _BLIND]
-            if blind:
-                raise ValueError(f"{program} -{blind[0]}: keeps the probe out of the script; leave this switch out")
-            if word.endswith(("m", "c")):
-                break
-        at += 1
-    if at >= len(rest):
-        raise ValueError(f"{program}: no script was given; such as hasten doctor -- {program} train.py")
-    if not rest[at].startswith("-"):
-        _script(rest[at])
-
-
-def _script(name: str) -> None:
-    path = Path(name)
-    if not path.exists():
-        raise ValueError(f"{name}: does not exist; check the path (seen from {Path.cwd()})")
-    if path.is_dir() and not (path / "__main__.py").exists():
-        raise ValueError(f"{name}: is a folder; give the script inside it")
+        if not Path(program).exists():
+            raise ValueError(f"{program}: does not exist; check the path (seen from {Path.cwd()})")
+        return [sys.executable, *command]
+    if shutil.which(program) is not None:
+        return list(command)
+    if program in ("python", "python3"):
+        return [sys.executable, *rest]
+    problem = "is not a program" if Path(program).exists() else "does not exist"
+    raise ValueError(f"{program}: {problem}; give the command as you'd type it, such as python train.py")
 
 
 def _environment(more: Mapping[str, str], request: str) -> dict[str, str]:

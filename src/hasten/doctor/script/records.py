@@ -24,10 +24,6 @@ class ProcessRecord:
     assume_cuda: bool = False
     ended: str = "exit"
     """`steps` or `seconds` at the limit, `exit`, `failed` after an exception, or `running` if it was killed."""
-    step_seconds: tuple[float, ...] = ()
-    """Every step's wall time, without the first."""
-    losses: tuple[float, ...] = ()
-    """Losses of the first steps, one a step (summed where a step had several)."""
     experiments: dict[str, Any] = field(default_factory=dict)
     """Results of `hasten_probe.experiments.run`."""
     raw: dict[str, Any] = field(default_factory=dict)
@@ -136,8 +132,6 @@ def as_record(raw: dict[str, Any]) -> ProcessRecord:
         devices=tuple(raw.get("devices") or ("cpu",)),
         assume_cuda=raw.get("assume_cuda", False),
         ended=raw.get("ended", "exit"),
-        step_seconds=tuple(step["seconds"] for step in raw.get("steps", [])[1:]),
-        losses=tuple(raw.get("step_losses") or ()),
         experiments=raw.get("experiments") or {},
         raw=raw,
     )

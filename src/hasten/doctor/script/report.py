@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hasten.doctor.finding import Finding, ms
 from hasten.doctor.script.launch import ScriptRun
 from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import Diagnosis, Split
 from hasten.observe.cpu_load import BUSY
-from hasten.observe.folder import writing_to
-from hasten.observe.rundir import write_json
-from hasten.report.model import Page, Section, Table
-
-if TYPE_CHECKING:
-    from hasten.doctor.script.try_cures import Tried
+from hasten.observe.rundir import write_json, writing_to
+from hasten.report.model import Page, Section
 
 _EXPERIMENTS = {
     "workers": "other numbers of workers",
@@ -33,7 +28,6 @@ _EXPERIMENTS = {
 }
 """Names of the probe's experiments."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
-_NOTHING = "None of the findings has a cure that can be applied from outside."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +39,6 @@ class ScriptReport:
     split: Split | None
     diagnosis: Diagnosis | None
     findings: tuple[Finding, ...]
-    tried: tuple[Tried, ...] | None = None
-    """None if none were to be tried."""
     others: float = 0.0
     """Cores that other programs used meanwhile."""
 
@@ -122,7 +114,6 @@ def as_json(report: ScriptReport) -> dict[str, Any]:
         "verdict": report.diagnosis,
         "split": report.split,
         "findings": report.findings,
-        "tried": report.tried or (),
         "records": [record.raw for record in run.records],
     }
 
@@ -146,8 +137,6 @@ def _page(report: ScriptReport, path: Path) -> Path:
     ]
     if untried(report.run):
         sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
-    if report.tried is not None:
-        sections.append(_tried_section(report.tried))
     num_findings = sum(finding.level == "finding" for finding in report.findings)
     cards = (
         ("step", ms(report.split.step_s), f"mean of {report.split.steps}"),
@@ -159,39 +148,3 @@ def _page(report: ScriptReport, path: Path) -> Path:
     title = f"Doctor: {shlex.join(report.run.command)}"
     page = Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=tuple(sections))
     return write_page(page, path)
-
-
-def _tried_table(tried: Sequence[Tried]) -> Table:
-    """A row for each cure, in the order they were tried."""
-    columns = ("Cure", "Step without", "Step with", "Gain", "Outcome", "Losses")
-    rows = (
-        (
-            one.switch,
-            *(ms(sorted(each)[len(each) // 2]) if each else "" for each in (one.base_s, one.cured_s)),
-            "" if one.gain is None else f"{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})",
-            f"{one.outcome}: {one.why}" if one.why else one.outcome,
-            one.agreement,
-        )
-        for one in tried
-    )
-    return Table(columns, tuple(rows), numeric=(1, 2, 3))
-
-
-def tried_lines(tried: Sequence[Tried]) -> list[str]:
-    """Columns of text; one line of words where nothing was tried."""
-    from hasten.report.terminal import aligned
-
-    return aligned(_tried_table(tried)) if tried else [_NOTHING]
-
-
-def _tried_section(tried: Sequence[Tried]) -> Section:
-    if not tried:
-        return Section("Cures tried", _NOTHING)
-    return Section(
-        "Cures tried",
-        text="Runs with and without each cure were interleaved. A cure is faster only if each run with it was faster "
-        "than every run without.",
-        table=_tried_table(tried),
-        note="Gain: mean step without over mean step with it, and in brackets its worst and best pair of runs. "
-        "Losses: those of the first steps against the first run's; each worker draws its own random numbers.",
-    )

@@ -11,14 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from hasten.cache.arena import Arena
-from hasten.cache.build import get_arena
-from hasten.cache.memory import available_memory
 from hasten.doctor.run.probes import first_batch
 from hasten.doctor.training import (
     RunComponents,
@@ -26,6 +22,7 @@ from hasten.doctor.training import (
     Trace,
     TrainStep,
     agrees,
+    arena_of,
     compose_run,
     loss_and_gradient,
     out_of_memory,
@@ -60,8 +57,6 @@ _COMPILE_S = 30.0
 """Assumed seconds for compiling a network, until one was compiled."""
 _SAME_LABELS = 0.999
 """Share of the voxels that must keep their label in windows of another batch."""
-_SAFE = 0.9
-"""Share of the free memory that a step may take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +64,7 @@ class Arm:
     """One setting, ready to be timed."""
 
     call: Callable[[], float]
-    """Seconds of the work of one step of the base's batch, or of one validation."""
+    """Seconds of a step, or of one validation."""
     trace: Trace
     """Compared with another arm's: loss and gradient norm, or labels and their number."""
     once: float = 0.0
@@ -83,62 +78,13 @@ class Arms:
         sample = dataclasses.replace(planned.config.sample, stages=(), fit_batch=False)
         self.planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
         self.start, self.device, self.meter = start, planned.device, meter
+        self.arena = arena_of(self.planned)
         self.steps = 4
         """Steps of one timed run; `measure` fits them to the time of one."""
-        self._arenas: dict[str, Arena] = {}
         self._ready: dict[tuple[Kind, Setting], Arm] = {}
         self._build_s, self._compile_s = 1.0, _COMPILE_S
 
     # Building
-
-    def arena(self, home: str) -> Arena:
-        """The run's cases in a home; filled from the files if the cache has no such entry."""
-        if home not in self._arenas:
-            config = self.planned.config.cache
-            # Budgets are for `auto` alone.
-            other = dataclasses.replace(config, home=home, device="auto", ram="auto")  # type: ignore[arg-type]
-            self._arenas[home] = get_arena(
-                self.planned.case_set,
-                self.planned.config.prepare,
-                config if home == config.home else other,
-                device=str(self.device),
-                first=tuple(case.id for case in self.planned.train),
-                files=self.planned.files,
-            )
-        return self._arenas[home]
-
-    def homes(self) -> list[str]:
-        """Homes with room for the cases, in half of what is free, other than where they are."""
-        here = self.arena(str(self.start["cache.home"]))
-        homes = ["file"]
-        if here.num_bytes <= available_memory() // 2:
-            homes.append("ram")
-        if self.device.type == "cuda" and here.num_bytes <= torch.cuda.mem_get_info(self.device)[0] // 2:
-            homes.append("device")
-        return [home for home in homes if home not in (self.start["cache.home"], here.home)]
-
-    def fits(self, batch_size: int) -> bool:
-        """Whether memory has room for what a step of such a batch keeps for its backward pass."""
-        cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if cuda else available_memory()
-        return batch_size * self._sample_bytes <= _SAFE * free
-
-    @cached_property
-    def _sample_bytes(self) -> int:
-        """Bytes that the backward pass of one sample needs, weights aside."""
-        components = self.components(self.start)
-        step, (image, label) = components.step, first_batch(components)
-        weights = {weight.untyped_storage().data_ptr() for weight in step.update.weights.parameters()}
-        kept: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            step.forward(image[:1], label[:1])
-        return sum(size for pointer, size in kept.items() if pointer not in weights)
 
     def components(self, setting: Setting) -> RunComponents:
         """The run assembled as `train` does, but for compiling the network, with a negligible learning rate."""
@@ -147,12 +93,11 @@ class Arms:
         for name, value in setting.values:
             section, _, key = name.partition(".")
             sections.setdefault(section, {})[key] = value
-        arena = self.arena(str(sections.pop("cache")["home"]))
         for section, values in sections.items():
             changed = dataclasses.replace(getattr(planned.config, section), **values)
             planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, **{section: changed}))
         with _unwarned(), random_state_kept(self.device):
-            components = compose_run(with_train(planned, compile=False, learning_rate=_RATE), arena, Clock())
+            components = compose_run(with_train(planned, compile=False, learning_rate=_RATE), self.arena, Clock())
         for module in components.step.update.weights.modules():
             # Its random draws would hide differences.
             if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -178,10 +123,9 @@ class Arms:
         synchronize(self.device)
         if setting["train.compile"]:
             once += time.perf_counter() - begin
-        scale = int(self.start["sample.batch_size"]) / int(setting["sample.batch_size"])
-        return Arm(call=self._steps(components, step, scale), trace=trace, once=once)
+        return Arm(call=self._steps(components, step), trace=trace, once=once)
 
-    def _steps(self, components: RunComponents, step: TrainStep, scale: float) -> Callable[[], float]:
+    def _steps(self, components: RunComponents, step: TrainStep) -> Callable[[], float]:
         """Steps with their batches, through the feed that a run has."""
         captured, done = components.captured if step is components.step else None, 0
 
@@ -198,7 +142,7 @@ class Arms:
                     for index, batch in enumerate(batches):
                         step(batch["image"], batch["label"], index)
             synchronize(self.device)
-            return scale * (time.perf_counter() - begin) / self.steps
+            return (time.perf_counter() - begin) / self.steps
 
         if captured is not None:
             while done < 8:  # through the warm-up and the capture
@@ -246,8 +190,7 @@ class Arms:
                 except Exception as error:
                     results[setting] = ArmResult(outcome="failed", why=_reason(error))
                     continue
-                same = base["sample.batch_size"] == setting["sample.batch_size"]
-                sound, text = agreement(kind, arm.trace, reference.trace, same=same)
+                sound, text = agreement(kind, arm.trace, reference.trace)
                 if sound:
                     agreed[setting] = arm, text
                 else:
@@ -331,14 +274,11 @@ def _spread(times: list[float]) -> float:
     return (third - first) / middle
 
 
-def agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tuple[bool, str]:
-    """Whether the numbers agree with the base's within lower precision, and how far they differ. same: the batches."""
+def agreement(kind: Kind, trace: Trace, reference: Trace) -> tuple[bool, str]:
+    """Whether the numbers agree with the base's within lower precision, and how far they differ."""
     if kind == "validate":
         share = float((trace[0] == reference[0]).float().mean())
         return share >= _SAME_LABELS, f"{share:.2%} of the labels are the same"
-    if not same:
-        finite = bool(torch.isfinite(torch.stack(list(trace))).all())
-        return finite, "another batch, so that its loss is not compared" if finite else "its loss is not finite"
     loss, norm = (_difference(*pair) for pair in zip(trace, reference, strict=True))
     return agrees(trace, reference), f"loss {loss}, gradient norm {norm}"
 

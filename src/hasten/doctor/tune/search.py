@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Value = str | int | float | bool
@@ -13,11 +13,9 @@ Changes = Mapping[str, Value]
 Kind = Literal["train", "validate"]
 """What is timed: training steps with their batches, or a validation."""
 Outcome = Literal["faster", "slower", "same", "unclear", "disagreed", "failed"]
-Verdict = Literal["won", "lost", "same", "unclear", "disagreed", "failed", "not tried"]
 
 _RESERVE = 0.12
 """Share of the time that is reserved for comparing the result with the start."""
-_VERDICTS: dict[Outcome, Verdict] = {"faster": "won", "slower": "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class ArmResult:
     low: float | None = None
     high: float | None = None
     seconds: float | None = None
-    """Median of the arm, for the work of one step of the base, or for one validation."""
+    """Median of the arm, for one step or one validation."""
     base_seconds: float | None = None
     agreement: str = ""
     """How far its loss and gradient norm are from the base's, in words."""
@@ -78,10 +76,6 @@ class Stage:
     kind: Kind = "train"
     changes: tuple[Changes, ...]
     """Each makes an arm of the best setting so far."""
-    takes: bool = True
-    """Whether what wins is taken; else it is only reported."""
-    least: float = 0.0
-    """Share that an arm must gain, beyond noise, at the lower end of its interval to be taken."""
     weight: float = 1.0
     """Weight of the stage, against those of later stages, in dividing the remaining time."""
 
@@ -94,10 +88,9 @@ class SearchRow:
     kind: Kind
     base: Setting
     setting: Setting
-    measured: ArmResult | None = None
+    measured: ArmResult | None
+    """None where there was no time for it."""
     taken: bool = False
-    advised: bool = False
-    """Whether it won, and is only reported."""
     why: str = ""
 
     @property
@@ -105,10 +98,8 @@ class SearchRow:
         return self.setting.apart(self.base)
 
     @property
-    def verdict(self) -> Verdict:
-        if self.measured is None:
-            return "not tried"
-        return _VERDICTS.get(self.measured.outcome, self.measured.outcome)  # type: ignore[arg-type]
+    def verdict(self) -> str:
+        return "not tried" if self.measured is None else self.measured.outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,113 +134,84 @@ def search(
 ) -> Searched:
     """Run the stages within about `seconds`; only settings that are clearly faster and agree are taken.
 
-    refuse: the reason against a setting that won, such as that compiling does not pay within the run; "" for none.
+    refuse: the reason against a setting that is faster, such as that compiling does not pay within the run; "" for
+    none. Several gains are measured once more together, against the start; what is not confirmed is given up, but for
+    the first gain where the measurement stayed open.
     """
-    run = _Search(start, measure, refuse, tell, clock, current=start, end=clock() + seconds)
+    end, rows, decided = clock() + seconds, list[SearchRow](), set[str]()
+    best, gains = start, list[tuple[Setting, ArmResult]]()
     for number, stage in enumerate(stages):
         later = sum(each.weight for each in stages[number + 1 :])
-        run.stage(stage, run.left() * (1 - _RESERVE) * stage.weight / (stage.weight + later))
-    best, gain = run.confirmed()
-    rows = (
-        replace(row, taken=False, why="taken at first, and not in the end")
-        if row.taken and any(best[name] != value for name, value in row.changes.items())
-        else row
-        for row in run.rows
-    )
-    return Searched(best=best, rows=tuple(rows), decided=frozenset(run.decided), gain=gain)
-
-
-@dataclass(slots=True)
-class _Search:
-    start: Setting
-    measure: Measure
-    refuse: Callable[[Setting, ArmResult], str]
-    tell: Callable[[str], object]
-    clock: Callable[[], float]
-    current: Setting
-    """The best setting so far."""
-    end: float
-    rows: list[SearchRow] = field(default_factory=list)
-    decided: set[str] = field(default_factory=set)
-    wins: list[tuple[Setting, ArmResult]] = field(default_factory=list)
-    """The settings taken in training, each with its gain over the one before."""
-
-    def left(self) -> float:
-        return max(0.0, self.end - self.clock())
-
-    def stage(self, stage: Stage, seconds: float) -> None:
-        """Compare the arms of a stage in these seconds, and continue from the one that gained most."""
-        base = self.current
-        arms = [arm for arm in dict.fromkeys(base.having(change) for change in stage.changes) if arm != base]
-        results = self._measured(stage, base, arms, seconds) if arms else {}
-        names = {name for arm in arms for name in arm.apart(base)}
-        if stage.takes and len(results) == len(arms) and all(one.outcome != "unclear" for one in results.values()):
-            self.decided |= names
+        share_s = max(0.0, end - clock()) * (1 - _RESERVE) * stage.weight / (stage.weight + later)
+        compared = _compared(stage, best, measure, share_s, refuse, tell)
+        rows += compared
+        names = {name for row in compared for name in row.changes}
+        conclusive = all(row.verdict not in ("not tried", "unclear") for row in compared)
+        decided = decided | names if conclusive else decided - names
+        for row in compared:
+            if row.taken and row.measured is not None:
+                best = row.setting
+                gains += [(best, row.measured)] if stage.kind == "train" else []
+    gain = gains[0][1] if gains else None
+    if len(gains) > 1:
+        whole = Stage(name="everything taken, against the start", changes=(best.apart(start),))
+        (last,) = _compared(whole, start, measure, max(0.0, end - clock()), refuse, tell)
+        rows.append(last)
+        if last.taken:
+            gain = last.measured
         else:
-            self.decided -= names
-        winners: dict[Setting, ArmResult] = {}
-        for arm, one in results.items():
-            if one.outcome != "faster" or one.busy:
-                continue
-            against = self.refuse(arm, one)
-            if (one.low or 0.0) <= 1 + stage.least:
-                against = f"a gain of less than {stage.least:.0%} is not worth a change of this kind"
-            if against or not stage.takes:
-                self._amend(arm, advised=True, why=against or one.why)
-            else:
-                winners[arm] = one
-                self._amend(arm, why="another one gained more")
-        if not winners:
-            return
-        self.current = max(winners, key=lambda arm: winners[arm].gain or 0.0)
-        self._amend(self.current, taken=True, why=winners[self.current].why)
-        if stage.kind == "train":
-            self.wins.append((self.current, winners[self.current]))
+            is_open = last.verdict in ("not tried", "unclear")
+            kept, gain = (gains[0][0], gain) if is_open else (start, None)
+            validated = [row.changes for row in rows if row.taken and row.kind == "validate"]
+            kept = kept.having({name: value for changes in validated for name, value in changes.items()})
+            decided -= set(best.apart(kept))
+            best = kept
+    rows = [
+        replace(row, taken=False, why="taken at first, and not in the end")
+        if row.taken and best.having(row.changes) != best
+        else row
+        for row in rows
+    ]
+    return Searched(best=best, rows=tuple(rows), decided=frozenset(decided), gain=gain)
 
-    def _measured(
-        self, stage: Stage, base: Setting, arms: Sequence[Setting], seconds: float
-    ) -> Mapping[Setting, ArmResult]:
-        results: Mapping[Setting, ArmResult] = {}
-        if seconds > 0:
-            self.tell(f"{stage.name}: {'; '.join(changes_text(arm.apart(base)) for arm in arms)}")
-            results = self.measure(stage.kind, base, arms, seconds)
-        for arm in arms:
-            one = results.get(arm)
-            why = one.why if one is not None else f"{seconds:.0f} s were left for this, too little"
-            row = SearchRow(stage=stage.name, kind=stage.kind, base=base, setting=arm, measured=one, why=why)
-            self.rows.append(row)
-        return results
 
-    def _amend(self, setting: Setting, *, taken: bool = False, advised: bool = False, why: str) -> None:
-        """Change the last row of a setting."""
-        at = max(at for at, row in enumerate(self.rows) if row.setting == setting)
-        self.rows[at] = replace(self.rows[at], taken=taken, advised=advised, why=why)
+def _compared(
+    stage: Stage,
+    base: Setting,
+    measure: Measure,
+    seconds: float,
+    refuse: Callable[[Setting, ArmResult], str],
+    tell: Callable[[str], object],
+) -> list[SearchRow]:
+    """The rows of a stage, of which that is taken which gained most."""
+    arms = [arm for arm in dict.fromkeys(base.having(change) for change in stage.changes) if arm != base]
+    results: Mapping[Setting, ArmResult] = {}
+    if arms and seconds > 0:
+        tell(f"{stage.name}: {'; '.join(changes_text(arm.apart(base)) for arm in arms)}")
+        results = measure(stage.kind, base, arms, seconds)
+    faster = {arm: one for arm, one in results.items() if one.outcome == "faster" and not one.busy}
+    against = {arm: refuse(arm, one) for arm, one in faster.items()}
+    gains = {arm: one.gain or 0.0 for arm, one in faster.items() if not against[arm]}
+    won = max(gains, key=lambda arm: gains[arm], default=None)
 
-    def confirmed(self) -> tuple[Setting, ArmResult | None]:
-        """The result and its gain over the start, measured again where several changes were taken."""
-        if len(self.wins) < 2:
-            return self.current, self.wins[0][1] if self.wins else None
-        stage, target = Stage(name="everything taken, against the start", changes=()), self.current
-        (first, gain), *_ = self.wins
-        measured = self._measured(stage, self.start, [target], self.left()).get(target)
-        if measured is not None and measured.outcome == "faster" and not measured.busy:
-            self._amend(target, taken=True, why=measured.why)
-            return target, measured
-        if measured is None or measured.outcome == "unclear":
-            self._amend(target, why=f"{self.rows[-1].why}: only the first gain is kept, which was over the start")
-            return self._back(first), gain
-        self._amend(target, why=f"{measured.why} taken together, nothing is left of what each gained".strip())
-        return self._back(self.start), None
+    def why(arm: Setting) -> str:
+        if arm not in results:
+            return f"{seconds:.0f} s were left for this, too little"
+        lost = "another one gained more" if arm in gains and arm != won else ""
+        return against.get(arm) or lost or results[arm].why
 
-    def _back(self, to: Setting) -> Setting:
-        """`to`, with the changes that won in validation; the changes that are dropped are not decided."""
-        changes: dict[str, Value] = {}
-        for row in self.rows:
-            if row.taken and row.kind == "validate":
-                changes |= row.changes
-        setting = to.having(changes)
-        self.decided -= set(self.current.apart(setting))
-        return setting
+    return [
+        SearchRow(
+            stage=stage.name,
+            kind=stage.kind,
+            base=base,
+            setting=arm,
+            measured=results.get(arm),
+            taken=arm == won,
+            why=why(arm),
+        )
+        for arm in arms
+    ]
 
 
 def changes_text(changes: Changes) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from hasten.observe.monitor.sample import Gpu, Sample
+from hasten.observe.values import duration
 
 BLOCK_S = 60.0
 """Seconds that a state must last before an alert is raised."""
@@ -95,7 +96,7 @@ def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
         return []
     lasted, whole = sum(end - start for start, end in spells), samples[-1].time - samples[0].time
     text = (
-        f"{name} was idle (below {IDLE_BELOW:.0f} %) for {seconds(lasted)} of {seconds(whole)} of training: "
+        f"{name} was idle (below {IDLE_BELOW:.0f} %) for {duration(lasted)} of {duration(whole)} of training: "
         "the data, a validation or a synchronisation holds it up; hasten doctor says which"
     )
     return [Alert(kind="idle_gpu", subject=name, text=text, since_s=spells[0][0])]
@@ -118,7 +119,7 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
         return []
     text = (
         f"{name} was throttled ({', '.join(sorted(all_reasons))}) for "
-        f"{seconds(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
+        f"{duration(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
     )
     return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
 
@@ -162,7 +163,7 @@ def ram_soon(samples: Sequence[Sample]) -> list[Alert]:
     grown = rate * (points[-1][0] - points[0][0])
     if used < 0.7 * total or grown < 0.02 * total or (total - used) > rate * RAM_SOON_S:
         return []
-    remaining = seconds((total - used) / rate)
+    remaining = duration((total - used) / rate)
     text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {remaining} at this rate"
     return [Alert(kind="ram_soon", subject="host", text=text, since_s=end)]
 
@@ -202,13 +203,6 @@ def slope(points: Sequence[tuple[float, float]], most: int = 60) -> float:
     return statistics.median(slopes) if slopes else 0.0
 
 
-def seconds(value: float) -> str:
-    """`48 s`, `12 min` or `3.5 h`."""
-    if value < 120:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
-
-
 def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: str) -> list[Alert]:
     if not points:
         return []
@@ -228,7 +222,7 @@ def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: 
         return []
     is_gpu = subject.startswith("GPU")
     text = f"{what} of {subject}" if is_gpu else f"{what} ({subject})"
-    text += f" grew by {grown:.0f} MiB in {seconds(span)}, {60 * rate:.1f} MiB a minute, and keeps growing: "
+    text += f" grew by {grown:.0f} MiB in {duration(span)}, {60 * rate:.1f} MiB a minute, and keeps growing: "
     text += f"look for {why}"
     return [
         Alert(kind="gpu_memory_creep" if is_gpu else "memory_creep", subject=subject, text=text, since_s=points[0][0])

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
-from hasten.observe.cgroup import memory_limits
+from hasten.observe.cores import memory_limits
 from hasten.observe.monitor.sample import Host
 
 MIB = 1024**2
 SHORTEST = 0.02
 """Seconds; over less, the system's ticks of 10 ms make no rate."""
-_NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 _NOT_WIRES = ("lo", "veth", "docker", "br-", "virbr", "ifb", "cni", "flannel", "cali", "dummy")
 """Each byte through one of these is counted by what lies below it as well."""
 
@@ -44,7 +40,7 @@ class HostProbe:
     def __init__(
         self, *, counters: Callable[[], Counters] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._counters = counters or (ProcCounters() if sys.platform == "linux" else portable_counters)
+        self._counters = counters or counters_now
         self._clock = clock
         self._limit = min(memory_limits(), key=lambda limit: limit.num_bytes, default=None)
         self._before = Counters()
@@ -100,8 +96,8 @@ def _busy(before: tuple[float, float] | None, now: tuple[float, float] | None) -
     return round(min(100.0, max(0.0, 100 * (now[0] - before[0]) / (now[1] - before[1]))), 1)
 
 
-def portable_counters() -> Counters:
-    """Counters read by psutil, on every system; a field that the system does not have is None."""
+def counters_now() -> Counters:
+    """Counters by psutil; a field that the system does not have is None."""
     times = psutil.cpu_times()
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
@@ -114,73 +110,3 @@ def portable_counters() -> Counters:
         disk=None if disk is None else (disk.read_bytes, disk.write_bytes),
         net=(sum(wire.bytes_recv for wire in wires), sum(wire.bytes_sent for wire in wires)) if wires else None,
     )
-
-
-class ProcCounters:
-    """Counters read from Linux' own files, held open: a sixth of psutil's time, which would use up the whole budget."""
-
-    def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
-        self._files = {name: _open(proc / name) for name in ("stat", "meminfo", "self/statm", "diskstats", "net/dev")}
-        # Partitions are part of their disk.
-        disks = [path.name for path in block.glob("*") if not path.name.startswith(_NOT_DISKS)]
-        self._disks = {name.encode() for name in disks}
-        self._page = os.sysconf("SC_PAGE_SIZE")
-
-    def __call__(self) -> Counters:
-        return Counters(cpu=self._cpu(), memory=self._memory(), rss=self._rss(), disk=self._disk(), net=self._net())
-
-    def __del__(self) -> None:
-        for handle in getattr(self, "_files", {}).values():
-            if handle is not None:
-                os.close(handle)
-
-    def _text(self, name: str, size: int = 1 << 16) -> bytes:
-        handle = self._files[name]
-        try:
-            return b"" if handle is None else os.pread(handle, size, 0)
-        except OSError:
-            return b""
-
-    def _cpu(self) -> tuple[float, float] | None:
-        fields = self._text("stat", 512).partition(b"\n")[0].split()
-        if len(fields) < 6:
-            return None
-        # user, nice, system, idle, iowait, irq, softirq, steal; guest time after them is part of user time already.
-        times = [int(field) for field in fields[1:9]]
-        return float(sum(times) - times[3] - times[4]), float(sum(times))
-
-    def _memory(self) -> tuple[int, int] | None:
-        fields = dict(re.findall(rb"^(MemTotal|MemAvailable): *(\d+) kB$", self._text("meminfo", 512), re.MULTILINE))
-        return (1024 * int(fields[b"MemTotal"]), 1024 * int(fields[b"MemAvailable"])) if len(fields) == 2 else None
-
-    def _rss(self) -> int | None:
-        fields = self._text("self/statm").split()
-        return int(fields[1]) * self._page if len(fields) > 1 else None
-
-    def _disk(self) -> tuple[int, int] | None:
-        if not self._disks:
-            return None
-        read = written = 0
-        for line in self._text("diskstats").split(b"\n"):
-            fields = line.split(None, 10)
-            if len(fields) > 9 and fields[2] in self._disks:
-                # In sectors of 512 bytes, whatever the disk's own are.
-                read, written = read + 512 * int(fields[5]), written + 512 * int(fields[9])
-        return read, written
-
-    def _net(self) -> tuple[int, int] | None:
-        received = sent = 0
-        any_line = False
-        for line in self._text("net/dev").split(b"\n")[2:]:
-            name, _, rest = line.partition(b":")
-            fields = rest.split()
-            if len(fields) > 8 and not name.strip().decode(errors="replace").startswith(_NOT_WIRES):
-                received, sent, any_line = received + int(fields[0]), sent + int(fields[8]), True
-        return (received, sent) if any_line else None
-
-
-def _open(path: Path) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except OSError:
-        return None

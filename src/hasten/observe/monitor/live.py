@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import socket
@@ -16,17 +15,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hasten.observe.monitor.alerts import Alert, alerts_of, pace, straggler
+from hasten.observe.monitor.alerts import Alert, alerts_of
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, LineFile, rank_name, recordings, tail
+from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name
 from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
+from hasten.observe.rundir import append_jsonl, append_text
 
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 30.0
 """Seconds between checks for alerts."""
-SAMPLE_COST = 0.001
+SAMPLE_COST = 0.002
 """Processor seconds that a sample may take; where it takes more, samples are taken as much less often."""
 MOST_STRETCH = 10.0
 PACE_STEPS = 10
@@ -80,8 +80,8 @@ class Monitor:
         self._make_host, self._make_gpu = host, gpu if gpu is not None else (lambda: GpuProbe(gpus))
         self._host: HostProbe | None = None
         self._gpu: GpuProbe | None = None
-        self._csv = LineFile(folder / rank_name(MONITOR_CSV, self.rank), header=",".join(COLUMNS))
-        self._jsonl = LineFile(folder / rank_name(MONITOR_JSONL, self.rank))
+        self._csv = folder / rank_name(MONITOR_CSV, self.rank)
+        self._jsonl = folder / rank_name(MONITOR_JSONL, self.rank)
         self._columns: tuple[str, ...] | None = None
         self._history = History(800, recent=300)
         self._reported: set[str] = set()
@@ -143,20 +143,13 @@ class Monitor:
         return sample
 
     def check(self) -> list[Alert]:
-        """Check the samples so far for alerts; report and write the new ones."""
+        """Check this rank's samples so far for alerts; report the new ones."""
         alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
-        if self.rank == 0 and self.world_size > 1:
-            # A run that was resumed with fewer ranks still has the files of the others.
-            ranks = {rank: path for rank, path in recordings(self.folder).items() if rank < self.world_size}
-            paces = {rank: pace(tail(path)) for rank, path in ranks.items()}
-            alerts += straggler(paces, since_s=self._time())
         known = {(alert.kind, alert.subject) for alert in self.alerts}
         new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
         self.alerts += new
         for alert in new:
             self._say(alert.text)
-            since_s = round(alert.since_s, 3)
-            self._record("alert", alert=alert.kind, subject=alert.subject, text=alert.text, since_s=since_s)
         return new
 
     def period(self) -> float:
@@ -208,9 +201,6 @@ class Monitor:
         with contextlib.suppress(Exception):
             if self._gpu is not None:
                 self._gpu.close()
-        for file in (self._csv, self._jsonl):
-            with contextlib.suppress(OSError):
-                file.close()
 
     def _pace(self, now: float) -> tuple[int | None, float | None, float | None]:
         """Steps done, and the seconds of each of those that are new."""
@@ -235,10 +225,13 @@ class Monitor:
         try:
             if self._columns is None:
                 # A file of another version keeps its columns.
-                columns = tuple(self._csv.first_line().split(","))
+                with self._csv.open("a+", encoding="utf-8", errors="replace") as file:
+                    file.seek(0)
+                    columns = tuple(file.readline(10_000).rstrip().split(","))
                 self._columns = columns if columns[: len(CLASSIC)] == CLASSIC else COLUMNS
-            columns = self._columns
-            self._csv.write("".join(",".join(row.get(name, "") for name in columns) + "\n" for row in rows_of(sample)))
+            names = self._columns
+            text = "".join(",".join(row.get(name, "") for name in names) + "\n" for row in rows_of(sample))
+            append_text(self._csv, text, header=f"{','.join(names)}\n")
         except OSError as error:
             self._cannot_write(error)
         record = to_record(sample)
@@ -251,7 +244,7 @@ class Monitor:
 
     def _write_record(self, record: dict[str, Any]) -> None:
         try:
-            self._jsonl.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
+            append_jsonl(self._jsonl, record)
         except OSError as error:
             self._cannot_write(error)
 

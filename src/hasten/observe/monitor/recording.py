@@ -1,22 +1,18 @@
-"""The files of the monitor: whole lines appended, and monitor.jsonl read back at once or as it grows."""
+"""The files of the monitor: their names, and monitor.jsonl read back at once or as it grows."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.sample import Sample, from_record
-from hasten.observe.values import mapping, number
+from hasten.observe.values import number
 
 MONITOR_CSV = "monitor.csv"
 MONITOR_JSONL = "monitor.jsonl"
-_TAIL = 1 << 16
-"""Bytes: no line of the monitor is longer."""
 _RANK = re.compile(r"monitor(?:-rank(\d{1,6}))?\.jsonl")
 
 
@@ -30,65 +26,6 @@ def recordings(folder: Path) -> dict[int, Path]:
     """The ranks' monitor.jsonl in a run directory, by rank; empty if there is none."""
     named = [(path, _RANK.fullmatch(path.name)) for path in folder.glob("monitor*.jsonl")]
     return dict(sorted((int(match[1] or 0), path) for path, match in named if match and path.is_file()))
-
-
-class LineFile:
-    """A file that grows by whole lines, each in one write. It is opened at the first line, and again after a failure.
-
-    header: the line that a new file begins with.
-    """
-
-    def __init__(self, path: Path, *, header: str = "") -> None:
-        self.path, self.header = path, header
-        self._handle: int | None = None
-
-    def first_line(self) -> str:
-        """The first line of the file; the header if there is no file yet. Raises OSError."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                line = file.readline(_TAIL)
-            if line.endswith(b"\n"):
-                return line.decode(errors="replace").rstrip("\r\n")
-        return self.header
-
-    def write(self, text: str) -> None:
-        """Add `text`, whole lines. Raises OSError where it could not be written whole; nothing of it is there then."""
-        if self._handle is None:
-            self._handle = self._open()
-        data = text.encode()
-        written = os.write(self._handle, data)
-        if written < len(data):  # the disk is full
-            os.ftruncate(self._handle, max(0, os.fstat(self._handle).st_size - written))
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
-
-    def _open(self) -> int:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
-        try:
-            size = _cut_half_line(handle)
-            if size == 0 and self.header:
-                os.write(handle, f"{self.header}\n".encode())
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
-
-
-def _cut_half_line(handle: int) -> int:
-    """Remove what follows the last line end, and return the bytes that are left."""
-    size = os.fstat(handle).st_size
-    tail = os.pread(handle, _TAIL, max(0, size - _TAIL))
-    if size and not tail.endswith(b"\n"):
-        keep = tail.rfind(b"\n") + 1
-        # No line of ours is that long: a file that someone else made is left as it is.
-        if keep or size <= _TAIL:
-            size = size - len(tail) + keep
-            os.ftruncate(handle, size)
-    return size
 
 
 class Follower:
@@ -179,8 +116,6 @@ class MonitorRecording:
         self.history = history if history is not None else History()
         self.notes: list[str] = []
         """The monitor's notes on itself: no driver, a lost GPU."""
-        self.logged: list[Alert] = []
-        """Alerts that the monitor raised while it ran."""
         self.is_open = False
         """Whether the last process that recorded did not end its recording: it runs, or was killed."""
         self.every = 1.0
@@ -216,27 +151,3 @@ class MonitorRecording:
             text = str(record.get("text", ""))
             if text and text not in self.notes:
                 self.notes.append(text)
-        elif kind == "alert":
-            about, subject, text = (str(record.get(name, "")) for name in ("alert", "subject", "text"))
-            since_s = number(record.get("since_s")) or 0.0
-            self.logged.append(Alert(kind=about, subject=subject, text=text, since_s=since_s))
-
-
-def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
-    """The last samples of another rank's file, for little; none if it can't be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - num_bytes))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    records = [mapping(_json(line)) for line in lines[1 if size > num_bytes else 0 :]]
-    samples = [from_record(record) for record in records if record.get("kind") == "sample"]
-    return [sample for sample in samples if sample is not None]
-
-
-def merged(computed: list[Alert], logged: list[Alert]) -> list[Alert]:
-    """Alerts found in the samples, then those that were only raised while the run went, each matter once."""
-    by_matter = {(alert.kind, alert.subject): alert for alert in (*logged, *computed)}
-    return sorted(by_matter.values(), key=lambda alert: alert.since_s)

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
-from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, seconds, sentences
-from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, MonitorRecording, merged, recordings
+from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, sentences
+from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, MonitorRecording, recordings
 from hasten.observe.monitor.sample import Gpu, Host, Sample
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.observe.values import integer, mapping, number
+from hasten.observe.values import duration, integer, mapping, number
 
 SILENT_S = 10.0
 """Seconds without new records after which a run with a monitor counts as silent."""
@@ -168,8 +168,7 @@ class Watch:
 
     def _alerts(self, *, is_live: bool) -> list[Alert]:
         ranks = {rank: recording.history.samples() for rank, recording in self._recordings.items()}
-        logged = [alert for recording in self._recordings.values() for alert in recording.logged]
-        return merged(alerts_of_ranks(ranks, live=is_live), logged)
+        return alerts_of_ranks(ranks, live=is_live)
 
     def _notes(self) -> list[str]:
         notes = list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))
@@ -248,11 +247,11 @@ def frame(view: View) -> RenderableType:
 def _title(view: View) -> Text:
     words, color = _STATES.get(view.state, (view.state, "yellow"))
     if view.silent_s is not None:
-        news = f"no news for {seconds(view.silent_s)}"
+        news = f"no news for {duration(view.silent_s)}"
         words = news if view.state == "silent" else f"{words}, {news}"
     title = Text.assemble((printable(view.name), "bold"), "  ", (words, color))
     if view.time_s is not None:
-        title.append(f"  {seconds(view.time_s)}")
+        title.append(f"  {duration(view.time_s)}")
     if view.state == "silent":
         folder = printable(quote(str(view.folder)))
         title.append(f"\nkilled or stuck; if killed, resume with: hasten train --resume --out {folder}")
@@ -263,7 +262,7 @@ def _progress(view: View) -> str:
     if view.steps is None:
         return ""
     share = f"/{view.total} ({100 * view.steps / view.total:.0f}%)" if view.total else ""
-    remaining = f", {seconds(view.left_s)} left at this pace" if view.left_s is not None else ""
+    remaining = f", {duration(view.left_s)} left at this pace" if view.left_s is not None else ""
     return f"step {view.steps}{share}{remaining}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.config.url import shown
 from hasten.observe.rundir import ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.observe.trackers.base import Ids, Plain, Scalar, Status, TrackedRun
+from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -70,21 +70,6 @@ class MlflowRun:
         params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in config.items()]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
-
-
-class Attached:
-    """One more file for a run that has ended; nothing happens where MLflow does not know the run."""
-
-    def __init__(self, folder: Path, ids: Ids, file: Path) -> None:
-        saved = ids.get("mlflow")
-        if saved.get("tracking_uri") == tracking_uri(folder) and "run_id" in saved:
-            _log_file(_client(saved["tracking_uri"]), saved["run_id"], file)
-
-    def write(self, scalars: list[Scalar]) -> None:
-        assert not scalars
-
-    def end(self, status: Status, summary: dict[str, Plain]) -> None:
-        pass
 
 
 def _client(uri: str) -> Any:

@@ -9,13 +9,23 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hasten.observe.trackers.base import Ids, Plain, Scalar, Status, TrackedRun, Tracker
-from hasten.observe.trackers.scalars import flat_config, flat_summary, is_sample, scalars_of
+from hasten.observe.trackers.base import (
+    Ids,
+    Plain,
+    Scalar,
+    Status,
+    TrackedRun,
+    Tracker,
+    flat_config,
+    flat_summary,
+    is_sample,
+    scalars_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +69,10 @@ def _is_installed(package: str) -> bool:
 
 
 class Worker:
-    """Feeds the tracker `name`. begin: makes it, instead of the function of that name in the tracker's module."""
+    """Feeds the tracker `name`."""
 
-    def __init__(self, name: str, run: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
-        self.name, self._tracked, self._begin = name, run, begin
+    def __init__(self, name: str, run: TrackedRun) -> None:
+        self.name, self._tracked = name, run
         self._waiting: deque[tuple[bool, list[Scalar]]] = deque()
         self._samples = 0
         self._dropped = False
@@ -102,8 +112,7 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            begin = self._begin or importlib.import_module(f"hasten.observe.trackers.{self.name}").begin
-            tracker = begin(self._tracked)
+            tracker = importlib.import_module(f"hasten.observe.trackers.{self.name}").begin(self._tracked)
             self._begun_at = time.monotonic()
             self._begun.set()
             self._feed(tracker)
@@ -235,19 +244,3 @@ class Tracking:
             self.close()
         else:
             self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "failed")
-
-
-def attach(names: Sequence[str], folder: Path, file: Path) -> None:
-    """Give a file that was made after the end, such as the report, to those trackers of a run that keep files.
-
-    Waits at most `CLOSE_S`; failures are reported as warnings.
-    """
-    if "mlflow" not in names or os.environ.get("RANK", "0") not in ("", "0"):
-        return
-    from hasten.observe.trackers import mlflow
-
-    ids, folder = Ids(Path(folder)), Path(folder).absolute()
-    worker = Worker("mlflow", None, begin=lambda _: mlflow.Attached(folder, ids, Path(file)))
-    worker.start()
-    worker.end("finished", {})
-    worker.wait(time.monotonic(), CLOSE_S)

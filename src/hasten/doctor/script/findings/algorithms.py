@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from hasten.doctor.finding import Finding, FindingText, ms
-from hasten.doctor.script.findings import texts
 from hasten.doctor.script.findings.experiments import saved_s
 from hasten.doctor.script.records import ProcessRecord
 from hasten.observe.cores import spin_text
@@ -20,6 +19,32 @@ IMAGE = 512 * 512
 """Pixels up to which one image is too little work for a GPU."""
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
+_CUDNN_BENCHMARK_OFF = FindingText(
+    "cudnn-benchmark-off",
+    "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
+    "torch.backends.cudnn.benchmark = True",
+)
+_SMALL_BATCH = FindingText(
+    "small-batch",
+    "the network sees one image at a time, which leaves most of a GPU idle",
+    "a batch of several images (and the learning rate with it)",
+)
+_NO_AUTOCAST = FindingText(
+    "no-autocast",
+    "forward and backward run in float32, where a GPU's tensor cores stay idle",
+    'with torch.autocast("cuda", dtype=torch.bfloat16): around the forward and the loss',
+)
+_DATA_PARALLEL = FindingText(
+    "data-parallel",
+    "DataParallel copies the network to every GPU in each step, and one process drives them all",
+    "torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
+)
+_DETERMINISTIC = FindingText(
+    "deterministic",
+    "cuDNN is kept to deterministic algorithms, which also leaves its search for the fastest out",
+    "torch.backends.cudnn.deterministic = False and benchmark = True, unless every run must repeat "
+    "(MONAI: set_determinism(None); Lightning: deterministic=False)",
+)
 
 
 def find(record: ProcessRecord) -> list[Finding]:
@@ -36,28 +61,28 @@ def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Findin
     """2-D images one by one, where no GPU was there to measure a larger batch."""
     sides = [int(side) for side in shape.split("x")]
     if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
-        yield record.finding(texts.SMALL_BATCH, record.loader_site, evidence=evidence, level="note")
+        yield record.finding(_SMALL_BATCH, record.loader_site, evidence=evidence, level="note")
 
 
 def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
     if not record.cuda or not record.raw.get("convolutions"):
         return
     if record.raw.get("cudnn_deterministic"):
-        yield record.finding(texts.DETERMINISTIC, record.root_site)
+        yield record.finding(_DETERMINISTIC, record.root_site)
         return
     usual = sorted(shapes.values(), reverse=True)[:SHAPES]
     cost = saved_s(record.experiments, "cudnn_benchmark")
     # If the experiment on this GPU showed no gain, there is none.
     idle = cost is None and record.on_gpu and "base_s" in (record.experiments.get("cudnn_benchmark") or {})
     if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()) and not idle:
-        yield record.finding(texts.CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence, cost_s=cost)
+        yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence, cost_s=cost)
 
 
 def _precision(record: ProcessRecord) -> Iterator[Finding]:
     """A note for a GPU that isn't here; on a GPU the experiment decides."""
     autocast = record.listed_dict("autocast")
     if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
-        yield record.finding(texts.NO_AUTOCAST, record.root_site, level="note")
+        yield record.finding(_NO_AUTOCAST, record.root_site, level="note")
 
 
 def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
@@ -69,7 +94,7 @@ def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
     sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
     if "data_parallel" in sites:
         yield record.finding(
-            texts.DATA_PARALLEL,
+            _DATA_PARALLEL,
             sites["data_parallel"],
             evidence=f"{gpus} GPUs here",
             level="finding" if gpus > 1 or record.assume_cuda else "note",

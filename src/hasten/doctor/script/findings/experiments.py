@@ -171,7 +171,6 @@ def _autocast(results: Results, step: StepTimes) -> Finding | None:
         name="no-autocast",
         title="forward and backward run in float32 where this machine gains by a lower precision",
         cure=f'with torch.autocast("{device}", dtype=torch.{dtype}): around the forward and the loss{scaler}',
-        switch="autocast" if dtype == "bfloat16" else "",
         also=f"; outputs differ by {arm['difference']:.1%} of the largest",
     )
 
@@ -298,7 +297,6 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
         title=title,
         where=place(loader.get("site", "")),
         cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
-        switch=f"workers={best}",
         evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
         cost_s=max(0.0, step.step_s - predicted[best]),
         gain=gain,
@@ -421,7 +419,6 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -
         cost_s=step.step_s * (1 - 1 / gain) if proven else None,
         gain=gain if proven else None,
         level="finding" if proven else "note",
-        switch=f"workers={suggested}" if proven else "",
     )
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import Finding, FindingText, ms
-from hasten.doctor.script.findings import texts
-from hasten.doctor.script.findings.tensors import MAPS
+from hasten.doctor.script.findings.calls import MAPS
 from hasten.doctor.script.records import ProcessRecord, place
 
 SHARE = 0.05
@@ -28,10 +27,50 @@ COPIES = 8
 HISTOGRAMS = 8
 """Number of histograms from which they count as those of all weights."""
 HOST = (
-    "numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK", "h5py",
-    "pandas", "imageio", "numba", "multiprocessing", "queue", "threading",
-)  # fmt: skip
+    *("numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK"),
+    *("h5py", "pandas", "imageio", "numba", "multiprocessing", "queue", "threading"),
+)
 PLOTS = ("matplotlib", "seaborn", "plotly")
+_FILES_READ_AGAIN = FindingText(
+    "uncached-items",
+    "the same files are read and unpacked again and again",
+    "read each once, and keep it in memory",
+)
+_SYNC_PLOT = FindingText(
+    "sync-plot",
+    "the training waits while figures are drawn",
+    "draw less often, or copy the arrays and draw them in another process",
+)
+_LOOP_LOADS = FindingText(
+    "no-workers",
+    "the training's own process prepares data at this line, and the network waits for it",
+    "do it in the Dataset of a DataLoader(..., num_workers=2) or more",
+)
+_HISTOGRAMS = FindingText(
+    "histograms",
+    "histograms of many tensors are made on the host, where the training waits for them",
+    "make them every epoch, of a few layers, with torch.histc on the device",
+)
+_COPIED_MAPS = FindingText(
+    "host-metric",
+    "score maps are copied to the host one after another in validation rounds",
+    "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+)
+_HOST_METRIC = FindingText(
+    "host-metric",
+    "score maps are copied to the host and worked on there, while the network waits",
+    "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+)
+_LOOP_HEAVY = FindingText(
+    "heavy-items",
+    "making the data takes much of the time, and where there are few cores workers don't hide it",
+    "keep what is the same each time, uncompressed, and transform a batch at a time with torch",
+)
+_PYTHON_LOOP = FindingText(
+    "python-loop",
+    "a loop of Python over tensors launches a small operation for each of them",
+    "take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
+)
 
 
 def find(record: ProcessRecord) -> list[Finding]:
@@ -80,7 +119,7 @@ def _histograms(record: ProcessRecord) -> Iterator[Finding]:
             yield _finding(
                 record,
                 _cost(record, max(call["seconds"], sampled)),
-                texts.HISTOGRAMS,
+                _HISTOGRAMS,
                 call["site"],
                 evidence=f"{call['count']} histograms in {record.steps} steps",
             )
@@ -89,7 +128,7 @@ def _histograms(record: ProcessRecord) -> Iterator[Finding]:
 def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
     if cost is not None:
-        yield _finding(record, cost, texts.SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
+        yield _finding(record, cost, _SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
 
 
 def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
@@ -105,7 +144,7 @@ def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str
         yield _finding(
             record,
             cost,
-            texts.HOST_METRIC,
+            _HOST_METRIC,
             site,
             evidence=f"{ms(cost)} a step{(' of validation rounds' if validating else '')}",
         )
@@ -120,7 +159,7 @@ def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
         if read.get("validating") and many:
             sites[read["site"]] = max(sites.get(read["site"], 0), read["count"])
     for site, count in sites.items():
-        yield record.finding(texts.COPIED_MAPS, site, evidence=f"{count} copies in {rounds} rounds", level="note")
+        yield record.finding(_COPIED_MAPS, site, evidence=f"{count} copies in {rounds} rounds", level="note")
 
 
 def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
@@ -131,18 +170,18 @@ def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterat
     evidence = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
     waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
     if record.per_step(waits) < cost / 2:
-        yield _finding(record, cost, texts.LOOP_LOADS, site, evidence=evidence)
+        yield _finding(record, cost, _LOOP_LOADS, site, evidence=evidence)
     opened = next((each for each in record.listed("opened") if each["site"] == site), None)
     if opened and opened["opens"] >= AGAIN * opened["files"] and record.per_step(opened["opens"]) >= 1:
         yield _finding(
             record,
             cost,
-            texts.FILES_READ_AGAIN,
+            _FILES_READ_AGAIN,
             site,
             evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
         )
     if cost >= HEAVY * record.step_s:
-        yield _finding(record, cost, texts.LOOP_HEAVY, site, evidence=evidence)
+        yield _finding(record, cost, _LOOP_HEAVY, site, evidence=evidence)
 
 
 def _loops(record: ProcessRecord) -> Iterator[Finding]:
@@ -154,5 +193,5 @@ def _loops(record: ProcessRecord) -> Iterator[Finding]:
     for site, call in calls.items():
         if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
             yield record.finding(
-                texts.PYTHON_LOOP, site, evidence=f"{call['count']} calls of {call['function']} in a step", level="note"
+                _PYTHON_LOOP, site, evidence=f"{call['count']} calls of {call['function']} in a step", level="note"
             )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings import texts
 from hasten.doctor.script.findings.experiments import measured_loops, step_of, too_few, too_many
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.time_split import contended_s
@@ -22,6 +21,17 @@ OTHERS_HIDE = 1.5
 HEAVY = 0.15
 """Share of a step that waiting for batches, and for the cores that make them, must take. Items that workers hide here,
 but that would delay a GPU, are a note."""
+_HEAVY_ITEMS = FindingText(
+    "heavy-items",
+    "the items cost so much work that no number of workers hides all of it",
+    "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
+    "hasten.compile_transforms(chain)",
+)
+_UNPINNED_MEMORY = FindingText(
+    "unpinned-memory",
+    "batches are copied to the GPU from pageable memory, and the host waits for each copy",
+    "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+)
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
@@ -48,7 +58,6 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     yield record.finding(
         FindingText(name, title, cure),
         loader["site"],
-        switch="" if measured else f"workers={workers}",
         evidence=evidence,
         cost_s=wait,
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
@@ -111,7 +120,7 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
             return
         cost = record.per_step(copies.get("seconds", 0.0))
     yield record.finding(
-        texts.UNPINNED_MEMORY,
+        _UNPINNED_MEMORY,
         loader["site"],
         evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
         cost_s=cost,
@@ -150,7 +159,7 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
         )
     return [
         record.finding(
-            texts.HEAVY_ITEMS,
+            _HEAVY_ITEMS,
             loaders[0]["site"],
             evidence=evidence,
             cost_s=cost,

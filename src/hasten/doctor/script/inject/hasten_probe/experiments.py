@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import exp_items, exp_loader, exp_net
+from . import exp_data, exp_net
 from .exp_time import Others, random_state_kept
 
 SHARES = {
@@ -115,8 +115,8 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
 def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
     """The experiments to run, why the others aren't, and the type of the device."""
     calls: dict[str, Callable[[float], dict[str, Any]]] = {
-        "workers": lambda seconds: exp_loader.workers(session, seconds, _cycle(session)),
-        "items": lambda seconds: exp_items.items(session, seconds),
+        "workers": lambda seconds: exp_data.workers(session, seconds, _cycle(session)),
+        "items": lambda seconds: exp_data.items(session, seconds),
     }
     if session.optimizers:
         optimizer, site = session.optimizers[0]

@@ -59,8 +59,6 @@ def _note(session: Session, loader: Any, site: str) -> None:
     session.loader_facts[id(loader)] = {
         "ref": weakref.ref(loader),
         "site": site,
-        "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
-        "dataset": f"{type(loader.dataset).__module__}.{type(loader.dataset).__qualname__}",
         "own_thread": False,
         "batches": 0,
         "wait_s": 0.0,

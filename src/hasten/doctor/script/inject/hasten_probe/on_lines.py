@@ -42,26 +42,17 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
     if frame is None or inner in _NETWORK:
         return  # Batches of a validation included.
     label = session.line.over or inner
-    package, called = "", ""
+    package = ""
     while frame is not None and not is_user(frame.f_code.co_filename):
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         package = name if not package or name not in ("threading", "selectors", "collections") else package
-        called = frame.f_code.co_name
         frame = frame.f_back
     if frame is None:
         return
     key = (loop_line(session, frame), package, "validation" if label == "validation" else "step")
     entry = session.lines.get(key)
     if entry is None:
-        entry = {
-            "site": key[0],
-            "package": package,
-            "where": key[2],
-            "seconds": 0.0,
-            "inner": site_of(frame),
-            "called": called,
-        }
-        session.lines[key] = entry
+        entry = session.lines[key] = {"site": key[0], "package": package, "where": key[2], "seconds": 0.0}
     entry["seconds"] += seconds
 
 

@@ -13,7 +13,7 @@ import torch
 
 from .on_lines import note_histogram
 from .on_modules import hooks_off
-from .session import LOSSES, Session
+from .session import Session
 from .sites import caller, is_user, nearest, site_of
 
 
@@ -107,7 +107,6 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
     line, spent = session.line, session.cpu
     session.leave_validation()
     session.use(tensors)
-    _keep_loss(session, tensors)
     _note_modes(session)
     line.push("backward")
     start, cpu = time.perf_counter(), time.thread_time()
@@ -124,13 +123,6 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
 def _grad(session: Session, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
     session.use(outputs)
     return original(outputs, *args, **kwargs)
-
-
-def _keep_loss(session: Session, tensors: Any) -> None:
-    loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and len(session.losses) < LOSSES:
-        session.losses.append(loss.detach().clone())
-        session.loss_steps.append(session.index)
 
 
 def _note_modes(session: Session) -> None:

@@ -15,7 +15,6 @@ from .exp_time import usable_cores
 
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
-LOSSES = 200
 
 
 class Timeline:
@@ -96,9 +95,6 @@ class Session:
         self.shapes: dict[str, int] = {}
         self.devices: dict[str, int] = {}
         self.autocast: dict[str, int] = {}
-        self.losses: list[Any] = []
-        self.loss_steps: list[int] = []
-        self.step_losses: list[float] = []
         self.step_seconds: list[float] = []
         self.module_sites: dict[int, tuple[Any, Site]] = {}
         self.conv_sites: dict[int, Site] = {}

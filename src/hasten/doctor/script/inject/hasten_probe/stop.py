@@ -23,9 +23,9 @@ from .on_modules import hooks_off
 from .session import Session
 
 _COPIED = (
-    "assume_cuda", "steps", "step_losses", "shapes", "devices", "autocast", "subclass", "load", "modes", "mode_sites",
-    "saves", "copies", "validations", "compiled_functions",
-)  # fmt: skip
+    *("assume_cuda", "steps", "shapes", "devices", "autocast", "subclass"),
+    *("load", "modes", "mode_sites", "saves", "copies", "validations"),
+)
 """What the record has from the session as it is."""
 
 _SPIN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY")
@@ -103,7 +103,7 @@ def again(session: Session) -> None:
 
 def _close(session: Session, why: str, experiments: bool) -> None:
     _end_threads(session)
-    prepare(session)
+    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
@@ -115,15 +115,6 @@ def _end_threads(session: Session) -> None:
     session.timer.cancel()
     for thread in (session.timer, session.sampler):
         thread.join()
-
-
-def prepare(session: Session) -> None:
-    """Fill what only the end knows."""
-    totals: dict[int, float] = {}
-    for index, loss in zip(session.loss_steps, session.losses):  # noqa: B905  # Python 3.9
-        totals[index] = totals.get(index, 0.0) + float(loss)
-    session.step_losses = [totals[index] for index in sorted(totals)]
-    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
 
 
 def _experiments(session: Session) -> dict[str, Any]:
@@ -156,8 +147,6 @@ def write(session: Session, ended: str, experiments: dict[str, Any] | None = Non
 def _gather(session: Session, ended: str) -> dict[str, Any]:
     own_rank, world = rank()
     return {
-        "version": 1,
-        "pid": os.getpid(),
         "ended": ended,
         "rank": own_rank,
         "world": world,
@@ -168,13 +157,8 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "cuda_devices": torch.cuda.device_count(),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
-        "losses": [float(loss) for loss in list(session.losses)],
         "loaders": [_loader(facts) for facts in list(session.loader_facts.values())],
-        "optimizers": [_optimizer(optimizer, site) for optimizer, site in list(session.optimizers)],
-        "roots": [
-            {"type": f"{type(root).__module__}.{type(root).__qualname__}", "site": site}
-            for root, site in list(session.roots)
-        ],
+        "roots": [{"site": site} for _, site in list(session.roots)],
         "convolutions": session.has_convolutions,
         **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
         "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
@@ -200,13 +184,6 @@ def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
     entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings")}
     return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
-
-
-def _optimizer(optimizer: Any, site: str) -> dict[str, Any]:
-    flags = {name: optimizer.defaults.get(name) for name in ("fused", "foreach", "capturable")}
-    size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-    count = sum(len(group["params"]) for group in optimizer.param_groups)
-    return {"type": type(optimizer).__qualname__, "site": site, "weights": size, "tensors": count} | flags
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,248 @@
+"""Findings on calls in the loop: needless tensor work, host reads, debugging tools, validation, checkpoints."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from hasten.doctor.finding import CHECKPOINTS, READS, VALIDATION, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.script.records import WARMUP, ProcessRecord, place
+
+OFTEN = 0.5
+"""Share of the steps from which something happens in every step; reading every few steps, for a log, is fine."""
+MAPS = 64
+"""Number of elements from which a tensor counts as a map or an image rather than a few numbers."""
+SAME = 2
+"""Number of comparisons with the previous step, all equal, from which a tensor counts as constant."""
+LARGE = 1000
+"""Number of elements from which a copy from pageable memory is reported."""
+
+IN_LOOP = 0.2
+"""Calls per step from which a call belongs to the loop rather than to the epoch."""
+SHARE = 0.02
+"""Share of the step's time from which rarer calls count too."""
+MOST = 0.5
+"""Share of the steps from which a profiler counts as always on: one with a schedule runs in a few."""
+
+_LEFT = {
+    "empty_cache": FindingText(
+        "empty-cache",
+        "torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
+        "remove the call",
+    ),
+    "gc_collect": FindingText(
+        "gc-collect",
+        "gc.collect() in the loop looks at every object of the process",
+        "remove the call; tensors are freed when their last name goes",
+    ),
+    "zero_grad": FindingText(
+        "zero-grad-memset",
+        "gradients are filled with zeros, and then added to, rather than dropped",
+        "zero_grad(set_to_none=True), the default",
+    ),
+}
+"""Calls that cost their own time."""
+_MODES = {
+    "anomaly": FindingText(
+        "anomaly-detection",
+        "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
+        "remove torch.autograd.set_detect_anomaly(True) (Lightning: detect_anomaly=False)",
+    ),
+    "profiler": FindingText(
+        "profiler-on",
+        "a profiler records every step",
+        "remove it, or give it schedule(wait=1, warmup=1, active=3, repeat=1)",
+    ),
+    "nvtx": FindingText("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
+}
+_GRADCHECK = FindingText(
+    "gradcheck",
+    "gradients are checked against finite differences while training",
+    "move torch.autograd.gradcheck into a test",
+)
+_CALLS = {
+    "input_gradient": FindingText(
+        "needless-grad",
+        "the network's input asks for a gradient, which nobody uses",
+        "leave requires_grad off for the images",
+    ),
+    "unused_gradients": FindingText(
+        "needless-grad",
+        "gradients of this optimizer's weights are computed by another loss, and thrown away here",
+        "module.requires_grad_(False) while the other loss goes backward, and True afterwards",
+    ),
+    "float64": FindingText(
+        "late-cast",
+        "double-precision tensors are made and carried along, and cast to what is needed only later",
+        "make them float32 at once: numpy's .astype(np.float32), or dtype=torch.float32 where they are made",
+    ),
+}
+_METADATA_TENSOR = FindingText(
+    "metadata-tensor",
+    "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
+    "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
+)
+_UNPINNED_TENSORS = FindingText(
+    "unpinned-memory",
+    "tensors are sent to the GPU from pageable memory, and the host waits for it",
+    "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)",
+)
+_SYNC_COPY = FindingText(
+    "sync-copy",
+    "the batch lies in pinned memory, and the host waits for its copy all the same",
+    "batch.to(device, non_blocking=True)",
+)
+_RECREATE = FindingText(
+    "recreate",
+    "the same tensor is made and sent to the device again and again",
+    "make it once before the loop, on the device (register_buffer in a module)",
+)
+_NEEDLESS_FORWARD = FindingText(
+    "needless-forward",
+    "a network runs in every step, but nothing uses its outputs, not even the loss",
+    "run it only in the steps whose loss has a weight for it",
+)
+
+
+def find(record: ProcessRecord) -> list[Finding]:
+    """empty-cache, gc-collect, zero-grad-memset, anomaly-detection, profiler-on, nvtx-on, gradcheck, needless-forward,
+    needless-grad, late-cast, metadata-tensor, recreate, sync-copy, unpinned-memory."""
+    findings = []
+    for call in record.listed("calls"):
+        kind, site = call["kind"], call["site"]
+        count, cost = record.per_step(call["count"]), record.per_step(call["seconds"])
+        evidence = f"{count:.1f} a step"
+        if kind in _LEFT and (count >= IN_LOOP or cost >= SHARE * record.step_s):
+            more: dict[str, Any] = {}
+            if kind == "empty_cache" and not record.on_gpu:  # without CUDA the call returns at once
+                more = {"gain": None, "level": "finding" if record.cuda else "note"}
+            evidence += f", {ms(cost)} of {ms(record.step_s)}"
+            findings.append(record.finding(_LEFT[kind], site, evidence=evidence, cost_s=cost, **more))
+        elif kind == "gradcheck":
+            evidence = f"{call['count']} times, {ms(call['seconds'])} in all"
+            findings.append(record.finding(_GRADCHECK, site, evidence=evidence, cost_s=cost))
+        elif kind in _CALLS and count >= OFTEN:
+            findings.append(record.finding(_CALLS[kind], site, evidence=evidence, level="note"))
+        elif kind == "needless_forward" and count >= OFTEN:
+            # On a GPU the host's time in the network is that of its launches.
+            costs = None if record.cuda else cost
+            evidence += "; its outputs of the second step were followed"
+            findings.append(record.finding(_NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
+    sites = record.listed_dict("mode_sites")
+    for kind, mode in record.listed_dict("modes").items():
+        if mode["steps"] >= MOST * max(1, record.steps - 1):
+            evidence = f"on in {mode['steps']} of {record.steps - 1} steps"
+            findings.append(record.finding(_MODES[kind], sites.get(kind, ""), evidence=evidence))
+    if record.raw.get("subclass"):
+        findings.append(
+            record.finding(_METADATA_TENSOR, record.root_site, evidence=record.raw["subclass"], level="note")
+        )
+    by_site: dict[str, list[dict[str, Any]]] = {}
+    for sent in record.listed("sent"):
+        by_site.setdefault(sent["site"], []).append(sent)
+    for site, group in by_site.items():
+        evidence = f"{record.per_step(sum(one['count'] for one in group)):.1f} a step"
+        for text, level in _transfers(record, group):
+            findings.append(record.finding(text, site, evidence=evidence, level=level))
+    return findings
+
+
+def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tuple[FindingText, str]]:
+    """What is wrong with the copies that one line makes, and its level."""
+    count, again, waits, of_batch = (sum(one[name] for one in sent) for name in ("count", "again", "waits", "batch"))
+    constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
+    recreated = constant or (record.cuda and again >= OFTEN * count)
+    if recreated:
+        yield _RECREATE, "finding" if record.cuda and again > 0 else "note"
+    if not record.cuda or record.per_step(count) < OFTEN or record.on_gpu:
+        return  # On a GPU the copies themselves are measured.
+    loaders = record.training_loaders
+    if any(loader["pin_memory"] for loader in loaders) and of_batch and waits >= OFTEN * count:
+        yield _SYNC_COPY, "finding"
+    large = max(one["elements"] for one in sent) >= LARGE
+    if not recreated and not loaders and large and waits and not all(one["count"] == one["again"] for one in sent):
+        yield _UNPINNED_TENSORS, "finding"
+
+
+def host_reads(record: ProcessRecord) -> list[Finding]:
+    """One host-read for each line of code; on a CPU, where nothing has to be waited for, a note unless it is costly."""
+    by_site: dict[str, list[dict[str, Any]]] = {}
+    for read in record.listed("reads"):
+        if (record.on_gpu and read["device"] == "cpu") or read.get("validating"):
+            continue
+        if read["steps"] >= OFTEN * max(1, record.steps - 1):
+            by_site.setdefault(read["site"], []).append(read)
+    return [_host_read(record, site, reads) for site, reads in by_site.items()]
+
+
+def _read_cure(reads: list[dict[str, Any]]) -> str:
+    """The cure for reading a map, a boolean or a number."""
+    if any(read.get("elements", 0) >= MAPS for read in reads):
+        return "work on it on the device, and copy it only in the steps in which it is shown"
+    if any(read.get("boolean") or read["kind"] == "bool()" for read in reads):
+        return "ask every 50 steps, or let the device decide (torch.where, GradScaler, torch._assert_async)"
+    return "keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch"
+
+
+def _host_read(record: ProcessRecord, site: str, reads: list[dict[str, Any]]) -> Finding:
+    kinds = " and ".join(read["kind"] for read in reads)
+    count, seconds = (record.per_step(sum(read[name] for read in reads)) for name in ("count", "seconds"))
+    on_gpu = record.on_gpu
+    # On a CPU it waits for nothing, but still copies.
+    costly = seconds >= READS * record.step_s
+    waits = f"the host waits {ms(seconds)} a step there" if on_gpu else f"{ms(seconds)} a step on this CPU"
+    title = f"{kinds} in every step makes the host wait for the GPU, which then waits for the host"
+    if costly and not on_gpu:
+        title = f"{kinds} in every step turns tensors into Python's own numbers"
+    return record.finding(
+        FindingText("host-read", title, _read_cure(reads)),
+        site,
+        evidence=f"{count:.1f} a step; {waits}",
+        cost_s=seconds if on_gpu or costly else None,
+        gain=gain_of(seconds, record.step_s) if costly and not on_gpu else None,
+        level="finding" if record.cuda or costly else "note",
+    )
+
+
+def pauses(record: ProcessRecord) -> list[Finding]:
+    """validation-share and checkpoint-stall, over the steps that were watched."""
+    return _validation(record) + _checkpoints(record)
+
+
+def _validation(record: ProcessRecord) -> list[Finding]:
+    cost, step_s = record.part("validation"), record.step_s
+    validations = [each for each in record.listed("validations") if each["step"] >= WARMUP]
+    if not validations:
+        return []
+    seconds = statistics.fmean(each["seconds"] for each in validations)
+    return finding_from_share(
+        cost,
+        step_s,
+        VALIDATION,
+        saved_s=0.8 * cost,
+        name="validation-share",
+        title="validation takes a large part of the time",
+        where=place(validations[-1]["site"]),
+        cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
+        evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
+    )
+
+
+def _checkpoints(record: ProcessRecord) -> list[Finding]:
+    saves = [each for each in record.listed("saves") if each["step"] >= WARMUP]
+    measured = len(record.measured)
+    if not saves or not measured:
+        return []
+    # A median, as the first save of a process also imports modules.
+    usual = statistics.median(each["seconds"] for each in saves)
+    return finding_from_share(
+        usual * len(saves) / measured,
+        record.step_s,
+        CHECKPOINTS,
+        name="checkpoint-stall",
+        title="the training stands still while checkpoints are written",
+        where=place(saves[-1]["site"]),
+        cure="save less often, or copy the state to the host and write it from a thread",
+        evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
+    )
