@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
     import torch
@@ -54,16 +52,6 @@ def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     weights = [network.state_dict()]
     predictor.manual_initialization(network, plans, configuration, weights, dataset, "", None)
     return predictor, plans, configuration, dataset
-
-
-def export(job: dict[str, Any]) -> Callable[[], object]:
-    plans, configuration, dataset = _plans(job, (96, 96, 96))
-    array, properties = plans.image_reader_writer_class().read_images([str(job["images"][0])])
-    shape = array.shape[1:]
-    properties["shape_before_cropping"] = properties["shape_after_cropping_and_before_resampling"] = shape
-    properties["bbox_used_for_cropping"] = [[0, side] for side in shape]
-    scores = np.load(job["scores"])
-    return lambda: _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / job["names"][0])
 
 
 def _write(scores: Any, properties: Any, configuration: Any, plans: Any, dataset: Any, target: Path) -> None:
