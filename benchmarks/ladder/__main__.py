@@ -29,12 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from benchmarks.data import phantoms
 from benchmarks.harness import Claim, arguments, busy_machine, finish
-from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
+from benchmarks.ladder.climb import Attempt, check_installed, climb
 from benchmarks.ladder.outcome import best_within
 from benchmarks.ladder.rungs import RUNGS, THIRD, Rung, rungs_named
-from benchmarks.ladder.show import Ladder, standalone_chart, standalone_curves, terminal_table
+from benchmarks.ladder.show import Ladder, chart, standalone_curves, terminal_table
 from benchmarks.ladder.task import Task, task_of
 from benchmarks.outcome import faster, series
 from hasten.recipes.recipe import PeerSettings
@@ -93,7 +95,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         override={"nargs": "+", "default": [], "metavar": "a.b=v", "help": "settings of Hasten's runs"},
         membrane={"type": Path, "help": "folder of the membrane data; without it that part is left out"},
         work={"type": Path, "help": "keep the result of every run, and the phantoms, here, and reuse what is there"},
-        rescore={"action": "store_true", "help": "spleen: also score the best weights in the files' own voxels"},
     )  # fmt: skip
     others = busy_machine()
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
@@ -106,9 +107,7 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
     rungs = [attempt.rung for attempt in part.attempts]
     result = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
-    if given.rescore and part.name == "spleen":
-        rescore(part, work, results)
-    print_table(result)
+    Console().print(terminal_table(result))
     settings = {
         "about": __doc__,
         "task": {"train": len(part.task.train), "validation": len(part.task.validation), "patch": part.task.patch,
@@ -119,8 +118,8 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     name = "_".join(["ladder", part.name, *given.rungs])
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
-    chart = standalone_curves(result, part.published) if part.published else standalone_chart(result)
-    path.with_suffix(".svg").write_text(chart, encoding="utf-8")
+    drawn = standalone_curves(result, part.published) if part.published else chart(result)
+    path.with_suffix(".svg").write_text(drawn, encoding="utf-8")
 
 
 # What is run
@@ -171,7 +170,7 @@ def spleen(given: argparse.Namespace, work: Path) -> Part:
     return Part(
         name="spleen",
         task=task_of(config, twin.peer, name="spleen, reduced phantoms"),
-        attempts=attempts(given, target=0.9, cap=900, slow_cap=2400, keep_weights=given.rescore),
+        attempts=attempts(given, target=0.9, cap=900, slow_cap=2400),
         level=0.9,
         levels=(0.80, 0.85, 0.90),
         goals=(
@@ -272,7 +271,7 @@ def hippocampus_task(data: Path, overrides: Sequence[str]) -> Task:
 
 def attempts(
     given: argparse.Namespace, *, target: float, cap: float, slow_cap: float, slow_target: float | None = None,
-    keep_weights: bool = False, rungs: Sequence[str] = (),
+    rungs: Sequence[str] = (),
 ) -> tuple[Attempt, ...]:  # fmt: skip
     """The rungs of --rungs, else `rungs`, else all; those below MONAI's fast one have a cap and seeds of their own."""
     return tuple(
@@ -281,7 +280,6 @@ def attempts(
             target=(slow_target or target) if is_slow(rung) else target,
             cap=(given.cap_slow or slow_cap) if is_slow(rung) else (given.cap or cap),
             seeds=(given.seeds_slow or 1) if is_slow(rung) else (given.seeds or 3),
-            keep_weights=keep_weights,
         )
         for rung in rungs_named(given.rungs or rungs)
     )
@@ -329,22 +327,6 @@ def _best_in_time(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]
         )
         claims.append(Claim(name, more, "> 0", more is not None and more > 0))
     return claims
-
-
-def rescore(part: Part, work: Path, results: Mapping[str, list[dict[str, Any]]]) -> None:
-    from benchmarks.rescore import rescored
-
-    for attempt in part.attempts:
-        for seed, result in enumerate(results[attempt.rung.name]):
-            weights = weights_of(result_path(part.task, attempt, seed, work))
-            own = attempt.rung.module in ("program", "hasten")
-            result["original_voxel_dice"] = rescored(part.task, weights, depth_first=own)
-
-
-def print_table(result: Ladder) -> None:
-    from rich.console import Console
-
-    Console().print(terminal_table(result))
 
 
 if __name__ == "__main__":

@@ -51,8 +51,6 @@ class ArmArguments:
     workers: int
     """Threads that fill a cache, or processes of a loader."""
     device: str = "auto"
-    weights: Path | None = None
-    """Keep the best validation's weights in this file."""
 
 
 def arm_parser(description: str) -> argparse.ArgumentParser:
@@ -66,7 +64,6 @@ def arm_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=usable_cores(), help="torch threads")
     parser.add_argument("--workers", type=int, default=usable_cores(), help="cache threads or loader processes")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--weights", type=Path, help="keep the best validation's weights in this file")
     return parser
 
 
@@ -88,28 +85,21 @@ def to_arguments(given: argparse.Namespace) -> ArmArguments:
         threads=given.threads,
         workers=given.workers,
         device=given.device,
-        weights=given.weights,
     )
 
 
 # Scores
 
 
-def class_masks(labels: Tensor, task: Task, *, values: bool = False) -> Tensor:
-    """(K, ...) bool, one mask for each of `task.class_names`, of a label map (...) of class index.
-
-    values: the map holds label values instead of positions among them. Its mean of regions is that of their masks.
-    """
+def class_masks(labels: Tensor, task: Task) -> Tensor:
+    """(K, ...) bool, one mask for each of `task.class_names`, of a label map (...) of class index."""
     import torch
 
     known = sorted(task.labels)
     if task.regions:
-        wanted = [
-            members if values else tuple(known.index(value) for value in members) for members in task.regions.values()
-        ]
+        wanted = [tuple(known.index(value) for value in members) for members in task.regions.values()]
         return torch.stack([torch.isin(labels, torch.tensor(list(each), device=labels.device)) for each in wanted])
-    numbers = known[1:] if values else range(1, len(known))
-    return torch.stack([labels == number for number in numbers])
+    return torch.stack([labels == number for number in range(1, len(known))])
 
 
 def case_scores(predicted: Tensor, labelled: Tensor) -> list[float]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -100,22 +99,6 @@ def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     assert children() == programs  # workers end with the iterator
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
-def test_as_often_as_nnunet(arm: ModuleType) -> None:
-    """A patch stays as it is if no change but the mirror is drawn: the product of all the probabilities not to."""
-    need(arm)
-    cases = volumes(1, (TINY.source,) * 3)
-    starts = ((TINY.source - 12) // 2, (TINY.source - 11) // 2)  # an odd side less an even one has two middles
-    middles = [cases[0].image[:, start : start + 12, start : start + 12, start : start + 12] for start in starts]
-    work = replace(TINY, batch=200)
-    ((images, _),) = taken(arm.nnunet(cases, work, loader="inline"), 1)
-    share = np.mean([any(is_flip(image, one, 1e-6) for one in middles) for image in images])
-    expected = 0.8 * 0.8 * 0.9 * (1 - 0.2 * 0.5) * (1 - 0.25 * 0.5)
-    expected *= 1 - 0.4 if arm is torchio_arm else 0.85 * 0.85 * 0.9 * 0.7
-    assert share == pytest.approx(expected, abs=0.09)  # 3 standard deviations
-
-
 CHANGES: dict[str, tuple[dict[str, Any], float]] = {
     "nothing": ({}, 1e-6),
     "scale": ({"scale_prob": 1.0, "scale_range": (1.3, 1.3)}, 1e-4),
@@ -145,10 +128,3 @@ def test_the_same_change_in_all_arms(change: str) -> None:
         need(torchio_arm)
         ((result, _),) = taken(torchio_arm.nnunet(cases, work, loader="inline"), 1)
         assert is_flip(result, wanted, atol, margin)
-
-
-@pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
-def test_too_small_a_case(arm: ModuleType) -> None:
-    need(arm)
-    with pytest.raises(ValueError, match=r"case 0 of shape .* smaller than the 19 voxels"):
-        arm.nnunet(volumes(1, (18, 30, 30)), TINY)

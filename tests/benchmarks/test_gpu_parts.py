@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpus import arms, feed, gate, rungs, steps, target
+from benchmarks.gpus import feed, gate, rungs, target
 from benchmarks.gpus.nets import NETS, build, net_named, operations
 from benchmarks.gpus.rungs import RUNGS, make_rung
 from benchmarks.gpus.sheet import Sheet, new_sheet
@@ -44,20 +44,6 @@ def test_every_rung_trains(name: str) -> None:
     ready.step()
     if rung(name).fused:
         assert "norms" in ready.note
-
-
-class TestLadder:
-    def test_the_fastest_rung_is_claimed_and_tried_with_twice_the_patches(
-        self, sheet: Sheet, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ladder = steps.Ladder("mlperf", net_named("mlperf", quick=True), sheet, {})
-        ladder.size, ladder.pace = 2, {"eager fp32": 10.0, "hasten": 80.0}
-        tried: list[tuple[str, int | None]] = []
-        monkeypatch.setattr(ladder, "climb", lambda rung, size=None: tried.append((rung.name, size)))
-        ladder.finish()
-        assert tried == [("best, larger batch", 4)]
-        assert [claim.value for claim in sheet.claims] == [8.0, 80.0]
-        assert all(claim.holds for claim in sheet.claims)
 
 
 # Whole trainings
@@ -100,13 +86,6 @@ def test_the_gate_is_passed_only_if_every_run_passes() -> None:
     assert [claim.value for claim in passed] == [30.0, 2.0]
     failed = gate.claims({"hasten": [run_of({0.96: 20.0}), run_of({0.9: 30.0})], "monai": theirs}, 0.95)
     assert not any(claim.holds for claim in failed)
-
-
-def test_series_tell_bounds_from_times() -> None:
-    result = arms.series_of("x", [run_of({0.94: 10.0}), run_of({0.5: 80.0}, stopped="max_seconds")], 0.94)
-    assert result["x, to 0.94_s"] == [10.0]
-    assert result["x, to 0.94, at least_s"] == [90.0]
-    assert result["x, best"] == [0.94, 0.5]
 
 
 def test_the_claims_are_the_compiled_programs_where_there_is_one(sheet: Sheet) -> None:
