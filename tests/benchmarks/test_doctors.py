@@ -7,27 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.doctors.corpus import read, score, scripts
-from benchmarks.doctors.judge import SCRIPT_CAUSES, _outcome
 from hasten.doctor.finding import Finding
-from hasten.doctor.time_split import Split
-
-
-def split(**parts: float) -> Split:
-    return Split(steps=20, step_s=sum(parts.values()), parts=parts)
-
-
-@pytest.mark.parametrize(
-    ("parts", "names", "named"),
-    [
-        ({"forward": 0.05, "wait": 0.05}, ["no-workers"], True),
-        ({"forward": 0.05, "wait": 0.05}, ["host-read"], False),
-        ({"forward": 0.05, "validation": 0.05}, ["no-workers"], False),
-        ({"forward": 0.1}, ["no-workers"], False),
-    ],
-)
-def test_verdict_and_finding_must_both_be_right(parts, names, named, capsys):
-    results = [Finding(name=name, title="", where="", cure="") for name in names]
-    assert _outcome("plain", "zero-workers", split(**parts), results, SCRIPT_CAUSES)["named"] is named
 
 
 def test_every_label_of_the_corpus_is_one_that_can_be_met():
