@@ -97,7 +97,7 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
         (place / "cgroup.procs").write_text(str(os.getpid()))
 
     from benchmarks.feed import make_step
-    from benchmarks.ours.feed import default_program, sample_config
+    from benchmarks.feeds import default_program, sample_config
     from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set

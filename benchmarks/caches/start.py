@@ -48,7 +48,7 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
 
 
 def arena(data: Path, cache: Path) -> Callable[[], object]:
-    from benchmarks.ours.feed import default_program
+    from benchmarks.feeds import default_program
     from hasten.config.schema import SampleConfig
 
     off = {f"{name}_prob": 0.0 for name in ("affine", "brightness", "contrast", "gamma", "noise")}
