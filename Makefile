@@ -28,12 +28,12 @@ export PYTHONDONTWRITEBYTECODE =
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
-DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces fused builds compile_kernels)
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda fused builds compile_kernels)
 
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
-.PHONY: help setup lint docs docs-links test slow-tests test-all test-oldest horovod nnunet gpu-dry wheel demo bench clean
+.PHONY: help setup lint docs docs-links test test-all test-oldest horovod nnunet gpu-dry wheel demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -41,7 +41,6 @@ help:
 	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
 	@echo "make test      lint, documentation and the fast tests"
-	@echo "make slow-tests  the slowest tests of the last make test, and the seconds by folder"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(OLDEST)"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
@@ -87,10 +86,7 @@ docs-links: $(READY)
 
 test: $(READY)
 	$(MAKE) -j2 --output-sync=target lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --junitxml=build/tests.xml
-
-slow-tests:
-	@$(BIN)/python tools/slow_tests.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=10
 
 horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py
