@@ -30,7 +30,7 @@ from benchmarks.predictions.turns import Turn, run_turns
 SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 """(D, H, W) of the images, all of the same extent."""
 SPACING, QUICK_SPACING = (2.0, 1.5, 1.5), (12.0, 8.0, 8.0)
-ARMS = ("hasten", "monai", "nnunet", "nnunet_processes")
+ARMS = ("hasten", "monai", "nnunet_processes")
 """The last one is nnU-Net's default call, with processes for preparing and writing."""
 MEMORY = ("same", "resampled")
 FASTER = 3.0
@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if given.minutes is not None and given.work is None:
         raise SystemExit("--minutes: needs --work, the folder that finished turns are kept in")
     given.stop_at = None if given.minutes is None else time.perf_counter() + 60 * given.minutes
-    if given.nnunet is None and any(arm.startswith("nnunet") for arm in given.arms):
-        given.arms = [arm for arm in given.arms if not arm.startswith("nnunet")]
+    if given.nnunet is None and "nnunet_processes" in given.arms:
+        given.arms = [arm for arm in given.arms if arm != "nnunet_processes"]
         print("without --nnunet its arm is left out")
     given.rounds = given.rounds or (1 if given.quick else 5)
     given.cases = given.cases or (1 if given.quick else 10)
@@ -162,7 +162,7 @@ def _compared(given: argparse.Namespace, jobs: Sequence[dict[str, Any]]) -> Part
 
     def once(arm: str, job: dict[str, Any]) -> dict[str, Any]:
         out, name = f"{job['out']}/{arm}", job["names"][0]
-        figures = measured(arm, "end", {**job, "out": out}, given.nnunet)
+        figures = measured(arm, {**job, "out": out}, given.nnunet)
         label, truth = _written(out, name), _written(job["labels"], name)
         same = {}
         if arm != "hasten" and "hasten" in arms:

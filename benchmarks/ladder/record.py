@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,17 +75,8 @@ def arm_arguments(description: str, argv: Sequence[str] | None = None) -> ArmArg
 def to_arguments(given: argparse.Namespace) -> ArmArguments:
     """Of the flags that `arm_parser` knows; an arm with more flags parses for itself and reads those there."""
     task = read_task(given.task)
-    return ArmArguments(
-        task=task,
-        out=given.out,
-        seed=given.seed,
-        target=task.target if given.target is None else given.target,
-        max_seconds=given.max_seconds,
-        max_epochs=given.max_epochs,
-        threads=given.threads,
-        workers=given.workers,
-        device=given.device,
-    )
+    flags = {each.name: getattr(given, each.name) for each in fields(ArmArguments)}
+    return ArmArguments(**flags | {"task": task, "target": task.target if given.target is None else given.target})
 
 
 # Scores

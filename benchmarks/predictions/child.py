@@ -20,15 +20,14 @@ from benchmarks.engines.sliding import status
 from benchmarks.harness import ROOT
 
 
-def measured(arm: str, what: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
+def measured(arm: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
     """`seconds`, and `mib` of resident memory at the peak, children's too, above what was held before.
 
-    arm: hasten, monai or nnunet, and with nnunet_processes the variant of the work that is called so.
+    arm: hasten, monai or nnunet_processes.
     """
     Path(job["out"]).mkdir(parents=True, exist_ok=True)
-    package, _, way = arm.partition("_")
-    words = (package, f"{what}_{way}" if way else what, json.dumps(job))
-    return in_child("child", *words, path=nnunet if package == "nnunet" else None)
+    package = arm.partition("_")[0]
+    return in_child("child", package, json.dumps(job), path=nnunet if package == "nnunet" else None)
 
 
 def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, float]:
@@ -45,8 +44,8 @@ def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, fl
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main(arm: str, what: str, job: dict[str, Any]) -> dict[str, float]:
-    work = getattr(importlib.import_module(f"benchmarks.predictions.{arm}_arm"), what)(job)
+def main(arm: str, job: dict[str, Any]) -> dict[str, float]:
+    work = importlib.import_module(f"benchmarks.predictions.{arm}_arm").end(job)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     with tree_peak() as peak:
@@ -84,4 +83,4 @@ def tree_peak() -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))
+    print(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]))))
