@@ -144,7 +144,7 @@ def parts(given: argparse.Namespace, work: Path) -> list[Part]:
 def hippocampus(given: argparse.Namespace, work: Path) -> Part:
     return Part(
         name="hippocampus",
-        task=hippocampus_task(given.data, given.override),
+        task=recipe_task("hippocampus", given.data, given.override),
         # The lower rungs are stopped at 0.85, which is as far as they come in minutes.
         attempts=attempts(given, target=0.88, slow_target=0.85, cap=500, slow_cap=300),
         level=0.85,
@@ -158,18 +158,10 @@ def hippocampus(given: argparse.Namespace, work: Path) -> Part:
 
 
 def spleen(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.compare import written_twin
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
-
-    recipe = load_recipe("spleen")
-    twin = twin_of(recipe, reduced=True)
-    data = written_twin(recipe, twin, work)
-    config = run_of(recipe, [f"data.source={data}", *given.override], twin=twin)
+    task = reduced_task("spleen", given, work)
     return Part(
         name="spleen",
-        task=task_of(config, twin.peer, name="spleen, reduced phantoms"),
+        task=dataclasses.replace(task, name="spleen, reduced phantoms"),
         attempts=attempts(given, target=0.9, cap=900, slow_cap=2400),
         level=0.9,
         levels=(0.80, 0.85, 0.90),
@@ -203,24 +195,11 @@ def nnunet(given: argparse.Namespace, work: Path) -> Part:
 
 
 def membrane(given: argparse.Namespace, work: Path) -> Part:
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-
-    recipe = load_recipe("membrane")
-    config = run_of(recipe, [f"data.source={given.membrane.resolve()}", *FILL, *given.override])
-    return _in_equal_time(task_of(config, recipe.peer, name="membrane"), given)
+    return _in_equal_time(recipe_task("membrane", given.membrane, [*FILL, *given.override]), given)
 
 
 def microscopy(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.compare import written_twin
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
-
-    recipe = load_recipe("microscopy")
-    twin = twin_of(recipe, reduced=True)
-    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *FILL, *given.override], twin=twin)
-    return _in_equal_time(task_of(config, twin.peer, name="microscopy"), given)
+    return _in_equal_time(reduced_task("microscopy", given, work, *FILL), given)
 
 
 def _in_equal_time(task: Task, given: argparse.Namespace) -> Part:
@@ -260,13 +239,26 @@ def tiny(given: argparse.Namespace, work: Path) -> Part:
     )
 
 
-def hippocampus_task(data: Path, overrides: Sequence[str]) -> Task:
+def recipe_task(name: str, data: Path, overrides: Sequence[str]) -> Task:
+    """Of a recipe on its real data."""
     from hasten.recipes.load import load_recipe
     from hasten.recipes.run import run_of
 
-    recipe = load_recipe("hippocampus")
-    config = run_of(recipe, [f"data.source={data.resolve()}", *overrides])
-    return task_of(config, recipe.peer, name="hippocampus")
+    recipe = load_recipe(name)
+    return task_of(run_of(recipe, [f"data.source={data.resolve()}", *overrides]), recipe.peer, name=name)
+
+
+def reduced_task(name: str, given: argparse.Namespace, work: Path, *more: str) -> Task:
+    """Of a recipe on its small phantoms."""
+    from benchmarks.ladder.compare import written_twin
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.run import run_of
+    from hasten.recipes.twin import twin_of
+
+    recipe = load_recipe(name)
+    twin = twin_of(recipe, reduced=True)
+    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *more, *given.override], twin=twin)
+    return task_of(config, twin.peer, name=name)
 
 
 def attempts(

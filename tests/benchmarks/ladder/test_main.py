@@ -28,11 +28,11 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     """Settings of the hippocampus' tasks, which are not looked for."""
     overrides: list[Sequence[str]] = []
 
-    def task(data: Path, settings: Sequence[str]) -> Task:
+    def task(name: str, data: Path, settings: Sequence[str]) -> Task:
         overrides.append(settings)
         return bench_task(None)
 
-    monkeypatch.setattr(driver, "hippocampus_task", task)
+    monkeypatch.setattr(driver, "recipe_task", task)
     return overrides
 
 
