@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Claim, Part, arguments, commit, median_ratio, part_arguments, run_parts
+from benchmarks.harness import Claim, Part, arguments, commit, in_child, median_ratio, part_arguments, run_parts
 from benchmarks.predictions.turns import Turn, run_turns
 
 SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
@@ -94,8 +94,6 @@ def end(given: argparse.Namespace) -> Part:
 
 def memory(given: argparse.Namespace) -> Part:
     """One turn for each band of each grid: the peak is the same each time."""
-    from benchmarks.predictions.child import in_child
-
     quick = given.quick
     shape = [32, 48, 48] if quick else [given.planes, 512, 512]
     larger = {"same": shape, "resampled": [round(1.25 * side) for side in shape]}
@@ -109,9 +107,12 @@ def memory(given: argparse.Namespace) -> Part:
     }  # fmt: skip
 
     def once(grid: str, band: int) -> dict[str, Any]:
-        return in_child("held", json.dumps({**jobs[grid], "band": band}))
+        return in_child("benchmarks.predictions.held", json.dumps({**jobs[grid], "band": band}))
 
-    counts = {grid: int(in_child("held", json.dumps({**job, "band": None}))["bands"]) for grid, job in jobs.items()}
+    counts = {
+        grid: int(in_child("benchmarks.predictions.held", json.dumps({**job, "band": None}))["bands"])
+        for grid, job in jobs.items()
+    }
     places = [(grid, band) for grid in given.memory for band in range(counts[grid])]
     turns = [Turn(grid, band, partial(once, grid, band)) for grid, band in places]
     results: dict[str, list[float]] = {}

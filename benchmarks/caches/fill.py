@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.caches.outcome import SPACING, Outcome, child, own_arena
-from benchmarks.harness import Claim, interleave, median_ratio
+from benchmarks.caches.outcome import SPACING, Outcome, own_arena
+from benchmarks.harness import Claim, in_child, interleave, median_ratio
 from hasten.observe.cores import usable_cores
 
 
@@ -48,7 +48,7 @@ def warm_page_cache(data: Path) -> None:
 
 def filled(arm: str, data: Path, log: list[dict[str, Any]]) -> float:
     """Seconds of one fill, whose other figures go into the log."""
-    figures = child("fill", arm, data)
+    figures = in_child("benchmarks.caches.fill", arm, data)
     log.append(figures)
     return figures["seconds"]
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import ROOT, interleave
+from benchmarks.harness import in_child, interleave
 
 if TYPE_CHECKING:
     import torch
@@ -47,11 +46,8 @@ def sliding_memory(quick: bool, precisions: Sequence[str], overlap: float = 0.25
     results = {}
     for precision in precisions:
         for name in ARMS:
-            words = ["-m", "benchmarks.engines.sliding", name, precision, str(overlap), str(int(quick))]
-            done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"{name} {precision} failed:\n{done.stderr[-2000:]}")
-            results[f"{name}_{precision}_{overlap}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
+            peak = in_child("benchmarks.engines.sliding", name, precision, overlap, int(quick))
+            results[f"{name}_{precision}_{overlap}_mib"] = [float(peak)]
     return results
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.engines.sliding import status
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, in_child
 
 
 def measured(arm: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
@@ -27,21 +26,11 @@ def measured(arm: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, fl
     """
     Path(job["out"]).mkdir(parents=True, exist_ok=True)
     package = arm.partition("_")[0]
-    return in_child("child", package, json.dumps(job), path=nnunet if package == "nnunet" else None)
-
-
-def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, float]:
-    """What a module of this folder prints last. path: a further folder to import from."""
-    paths = [str(path)] if path else []
-    folders = {name: str(ROOT) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.predictions.{module}", *words], cwd=ROOT, capture_output=True, text=True,
-        check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, **folders, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise RuntimeError(f"{module} {' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    env = {name: str(ROOT) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
+    if package == "nnunet":
+        env["PYTHONPATH"] = os.pathsep.join([str(nnunet), os.environ.get("PYTHONPATH", "")])
+    figures: dict[str, float] = in_child("benchmarks.predictions.child", package, json.dumps(job), env=env)
+    return figures
 
 
 def main(arm: str, job: dict[str, Any]) -> dict[str, float]:

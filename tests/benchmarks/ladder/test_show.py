@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.ladder.rungs import rungs_named
-from benchmarks.ladder.show import COLUMNS, Ladder, rows, verdict
+from benchmarks.ladder.show import COLUMNS, Ladder, rows, standalone_curves, verdict, write
 from benchmarks.ladder.task import Task
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
@@ -41,3 +44,15 @@ def test_rows_and_verdict(measured: Ladder) -> None:
         "Hasten reaches Dice 0.90 in 10 s; MONAI's fast training takes 4.0 times as long, the regular way takes at "
         "least 9.5 times as long."
     )
+
+
+def test_files(measured: Ladder, tmp_path: Path) -> None:
+    paths = write(tmp_path / "new", measured)
+    output = json.loads(paths[0].read_text())
+    assert output["rungs"][0]["time_to_target"] == {"seconds": 100.0, "reached": False}
+    assert str(Path(measured.task.train[0].label).parent) not in paths[0].read_text()
+    drawn = paths[1].read_text()
+    assert all(text in drawn for text in ("over 100 s, stopped", ">42 s<", "Hasten as it comes"))
+    curves = standalone_curves(measured, 0.89)
+    assert ElementTree.fromstring(curves).tag.endswith("svg")
+    assert "var(" not in curves
