@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
-BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augment networks predict pathology doctor tune scale ladder
+BENCHMARKS := cache listing feed engine windows augment networks predict pathology doctor scale ladder
 
 # Compiling modules when they are first imported takes less time than compiling all of them here, one after another.
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
@@ -28,12 +28,12 @@ export PYTHONDONTWRITEBYTECODE =
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
-DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces fused builds compile_kernels)
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda fused builds compile_kernels)
 
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
-.PHONY: help setup lint docs docs-links test slow-tests test-all test-oldest horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
+.PHONY: help setup lint docs docs-links test test-all test-oldest horovod nnunet gpu-dry wheel demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -41,13 +41,11 @@ help:
 	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
 	@echo "make test      lint, documentation and the fast tests"
-	@echo "make slow-tests  the slowest tests of the last make test, and the seconds by folder"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(OLDEST)"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
-	@echo "make gpu-wheels  pack what a GPU machine without a network needs for python -m benchmarks.gpu"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
@@ -88,10 +86,7 @@ docs-links: $(READY)
 
 test: $(READY)
 	$(MAKE) -j2 --output-sync=target lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --junitxml=build/tests.xml
-
-slow-tests:
-	@$(BIN)/python tools/slow_tests.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=10
 
 horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py
@@ -127,9 +122,6 @@ gpu-dry: $(DRY_READY)
 	$(DRY)/bin/python -m pytest -q tests/kernels tests/nets/kernels || failed="$$failed kernels"; \
 	TRITON_INTERPRET=1 $(DRY)/bin/python -m pytest -q $(DRY_INTERPRETED) || failed="$$failed interpreted"; \
 	if [ -n "$$failed" ]; then echo "gpu-dry: failed:$$failed" >&2; exit 1; fi
-
-gpu-wheels: $(READY)
-	$(BIN)/python -m benchmarks.gpus.pack --to .whl
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

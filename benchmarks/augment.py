@@ -7,9 +7,6 @@ said in each arm (`benchmarks/augments`). Seconds a batch in the steady state, a
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +15,7 @@ from typing import Any
 
 from benchmarks.augments.memory import peak_bytes
 from benchmarks.augments.pace import seconds_a_batch
-from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish, interleave, median_ratio
+from benchmarks.harness import Claim, arguments, busy_machine, finish, in_child, interleave, median_ratio
 
 Arm = Callable[[], Iterator[Any]]
 Results = dict[str, list[float]]
@@ -134,7 +131,7 @@ def _first(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim]
     for number in range(rounds):
         cache = folder / f"first{number}"
         for kind in ("cold", "warm"):
-            rows[kind].append(_child(cache))
+            rows[kind].append(in_child("benchmarks.augments.first", cache))
     results = {f"first/{kind}_s": [row["seconds"] for row in result] for kind, result in rows.items()}
     results["first/import_s"] = [row["import_seconds"] for row in rows["warm"]]
     median = {kind: sorted(values)[len(values) // 2] for kind, values in results.items()}
@@ -143,17 +140,6 @@ def _first(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim]
         Claim.at_most("first batch: seconds where they are compiled first", median["first/cold_s"], 20),
     ]
     return results, claims, {kind: result[-1]["why"] for kind, result in rows.items()}
-
-
-def _child(cache: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.augments.first", str(cache)],
-        cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"benchmarks.augments.first failed:\n{done.stderr[-2000:]}")
-    content: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return content
 
 
 PARTS: dict[str, Callable[[int, bool, Path], tuple[Results, list[Claim], Any]]] = {

@@ -10,18 +10,23 @@ Writes demo/ (its own folder, emptied first) with the data and both run director
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from benchmarks.harness import ROOT
-from benchmarks.ladder.outcome import Time, time_to
+from benchmarks.ladder.outcome import time_to
+from benchmarks.ladder.rungs import rungs_named
+from benchmarks.ladder.show import Ladder, terminal_table, verdict
 from benchmarks.ladder.task import Task, task_of, write_task
 from benchmarks.tasks import NETWORK, prepare_config
 from hasten.observe.cores import usable_cores
@@ -40,16 +45,15 @@ BUDGET = 280.0
 HASTEN_CAP, REGULAR_CAP = 110.0, 150.0
 GRACE = 15.0
 """Seconds that a run may take past its cap for its last validation, before it is ended from outside."""
-PARTS = {"import": "import", "read and prepare once": "cache", "measure and compile": "settle",
-         "read, prepare and wait in the loop": "wait", "train": "train", "validate": "validate",
-         "other": "other"}  # fmt: skip
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args(argv)
     began = time.monotonic()
     folder = ROOT / "demo"
     shutil.rmtree(folder, ignore_errors=True)
-    task = write_task(folder / "task.json", make_task(folder))
+    made = make_task(folder)
+    task = write_task(folder / "task.json", made)
     say(f"{TRAIN_CASES} CT phantoms to train on, {VALIDATION_CASES} to validate; target mean Dice {TARGET}")
     say("\n1. Hasten")
     hasten = run_arm("hasten", task, folder / "hasten.json", HASTEN_CAP, "--run", str(folder / "hasten"))
@@ -58,7 +62,10 @@ def main() -> None:
     regular = run_arm("monai", task, folder / "regular.json", min(REGULAR_CAP, left), "--rung", "regular")
     write_run(regular, folder / "regular", "regular (Dataset + DataLoader)")
     name_run(folder / "hasten", "Hasten")
-    print_table(regular, hasten)
+    runs = {"regular": [regular], "hasten": [hasten]}
+    ladder = Ladder(task=made, rungs=rungs_named(list(runs)), results=runs, level=TARGET)
+    Console().print(terminal_table(ladder))
+    say(verdict(ladder))
     report(folder)
     say(f"\nreport: {ROOT / 'report.html'}   ({time.monotonic() - began:.0f} s in all)")
 
@@ -115,7 +122,8 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
     folder.mkdir(parents=True)
     reached = time_to(result, result["settings"]["target"])
     best = max(result["curve"], key=lambda point: point["dice"] or 0.0)
-    seconds, looped = shares(result), result["seconds"]["train"] + result["seconds"]["wait"]
+    seconds = result["seconds"]
+    looped = seconds["train"] + seconds["wait"]
     workers = f"{result['settings']['workers']}, started each epoch"
     batch = CASES * CROPS
     write_jsonl(folder / METRICS_JSONL, [line for point in result["curve"] for line in lines_of(point)])
@@ -128,7 +136,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
                        "time_s": reached.seconds if reached.reached else None},
             "best": {"metric": "mean_dice", "value": best["dice"], "step": best["step"]},
             "time_to": {f"{TARGET:.2f}": reached.seconds} if reached.reached else {},
-            "seconds": {"total": result["seconds"]["total"], "import": seconds["import"], "train": seconds["train"],
+            "seconds": {"total": seconds["total"], "import": seconds["import"], "train": seconds["train"],
                         "wait_for_data": seconds["wait"], "validate": seconds["validate"]},
             "steps": result["steps"],
             "samples_per_s": result["steps"] * batch / looped if looped > 0 else None,
@@ -165,64 +173,6 @@ def report(folder: Path) -> None:
 
     page = write_report([folder / "regular", folder / "hasten"], folder / "report.html")
     shutil.copyfile(page, ROOT / "report.html")
-
-
-# The table
-
-
-def shares(result: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the parts of a run, which add up to its total."""
-    seconds = result["seconds"]
-    results = {name: seconds.get(name, 0.0) for name in ("import", "cache", "wait", "train", "validate")}
-    results["settle"] = seconds.get("tune", 0.0) + seconds.get("compile", 0.0)
-    return {**results, "other": max(0.0, seconds["total"] - sum(results.values()))}
-
-
-def shown_time(time: Time) -> str:
-    return f"{time.seconds:.1f} s" if time.reached else f"> {time.seconds:.0f} s"
-
-
-def speed_up(regular: Time, hasten: Time) -> str:
-    """How many times the regular time is Hasten's; a bound where only the regular run was stopped."""
-    if not hasten.reached:
-        return "-"
-    return f"{'' if regular.reached else '> '}{regular.seconds / hasten.seconds:.1f}x"
-
-
-def table_rows(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(what, regular, Hasten); the speed-up stands in Hasten's column."""
-    runs = (regular, hasten)
-    times = [time_to(run, run["settings"]["target"]) for run in runs]
-    epochs = [run["seconds_per_epoch"] for run in runs]
-    middle = [sorted(each)[len(each) // 2] if each else None for each in epochs]
-    patches = regular["cases"]["train"] * CROPS
-    total = [run["seconds"]["total"] for run in runs]
-    faster = f"{middle[0] / middle[1]:.1f}x" if middle[0] and middle[1] else "-"
-    rows = [
-        (f"time to mean Dice {regular['settings']['target']:g}", shown_time(times[0]), shown_time(times[1])),
-        ("  speed-up", "", speed_up(times[0], times[1])),
-        (f"an epoch ({patches} patches)", *(f"{value:.1f} s" if value else "-" for value in middle)),
-        ("  speed-up", "", faster),
-        ("best mean Dice", *(f"{run['best']:.3f}" if run["best"] is not None else "-" for run in runs)),
-        ("whole run", *(f"{value:.1f} s" for value in total)),
-    ]
-    parts = [shares(run) for run in runs]
-    for name, key in PARTS.items():
-        said = (f"{part[key]:.1f} s ({100 * part[key] / whole:.0f}%)" for part, whole in zip(parts, total, strict=True))
-        rows.append((f"  {name}", *said))
-    return rows
-
-
-def print_table(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", title="The regular way against Hasten")
-    for name in ("regular", "Hasten"):
-        table.add_column(name, justify="right")
-    for row in table_rows(regular, hasten):
-        table.add_row(*row)
-    Console().print(table)
 
 
 def say(text: str) -> None:

@@ -1,18 +1,15 @@
-"""The doctor: faults put into trainings on the hippocampus one at a time, and whether its verdict names each.
+"""The doctor: whether its verdict and findings name what is wrong in scripts, and what watching costs.
 
 `corpus`: scripts like those that people publish, each with labels of what is wrong in it: verdicts, precision, recall.
-`scripts`: two ordinary programs (plain PyTorch, MONAI) that know nothing of Hasten, each with six faults and without
-any. `runs`: a run of Hasten's own with the faults that it can have. `overhead`: what a run's monitor and trackers, and
-the probe in somebody's script, cost a step. `watchers`: the monitor's thread, and a range while no profiler looks.
+`overhead`: what a run's monitor and trackers, and the probe in somebody's script, cost a step. `watchers`: the
+monitor's thread, and a range while no profiler looks.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from benchmarks.harness import Claim, Part, arguments, part_arguments, run_parts
 
@@ -21,26 +18,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
         parts=part_arguments(PARTS),
-        faults={"nargs": "+", "help": "some of the faults"},
         names={"nargs": "+", "help": "some of the corpus's scripts, by a part of their name"},
-        steps={"type": int, "default": 20, "help": "steps that a training is watched for"},
     )  # fmt: skip
-    if given.data is None:
-        print("no hippocampus data: give its folder with --data; scripts and runs are left out", file=sys.stderr)
-        given.parts = [name for name in given.parts if name not in ("scripts", "runs")]
     run_parts("doctor", PARTS, given, __doc__)
-
-
-def scripts(given: argparse.Namespace) -> Part:
-    from benchmarks.doctors.judge import judged_scripts
-
-    return _counted(judged_scripts(given.data, steps=given.steps, quick=given.quick, faults=given.faults), "a script")
-
-
-def runs(given: argparse.Namespace) -> Part:
-    from benchmarks.doctors.judge import judged_runs
-
-    return _counted(judged_runs(given.data, steps=given.steps, faults=given.faults), "a run")
 
 
 def corpus(given: argparse.Namespace) -> Part:
@@ -57,25 +37,11 @@ def corpus(given: argparse.Namespace) -> Part:
     return claims, series, {"scripts": result}
 
 
-def _counted(result: list[dict[str, Any]], what: str) -> Part:
-    faulty = [one for one in result if one["fault"] != "none"]
-    sound = [one for one in result if one["fault"] == "none"]
-    claims = []
-    if faulty:
-        named = statistics.fmean(one["named"] for one in faulty)
-        claims.append(Claim.at_least(f"share of {len(faulty)} faults in {what} whose cause is named", named, 1.0))
-    if sound:
-        quiet = statistics.fmean(one["named"] for one in sound)
-        claims.append(Claim.at_least(f"share of {len(sound)} trainings without a fault called so", quiet, 1.0))
-    series = {f"{one['training']}/{one['fault']}_ms": [1e3 * one["step_s"]] for one in result}
-    return claims, series, {"trainings": result}
-
-
 def overhead(given: argparse.Namespace) -> Part:
     from benchmarks.doctors.overhead import observed_times, probe_times
 
     rounds = 3 if given.quick else 15
-    times = {**observed_times(rounds), **probe_times(given.data, 2 if given.quick else 6)}
+    times = {**observed_times(rounds), **probe_times(2 if given.quick else 6)}
     claims = []
     for without, with_, what, goal in (
         ("bare_ms", "observed_ms", "a run's monitor and trackers", 0.01),
@@ -97,7 +63,7 @@ def watchers(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "corpus": corpus, "scripts": scripts, "runs": runs, "overhead": overhead, "watchers": watchers,
+    "corpus": corpus, "overhead": overhead, "watchers": watchers,
 }  # fmt: skip
 
 

@@ -43,11 +43,11 @@ def steps(given: argparse.Namespace) -> Part:
 
 
 def norms(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.norms import FORMATS, LAYERS, norm_times
+    from benchmarks.engines.layers import FORMATS, NORMS, norm_times
 
     times = norm_times(given.rounds)
     claims = []
-    for layer in LAYERS:
+    for layer in NORMS:
         best = min((f"{layer}/{layout}/torch" for layout in FORMATS), key=lambda name: statistics.median(times[name]))
         ratio = median_ratio(times[best], times[f"{layer}/channels-last/hasten"])
         claims.append(Claim.at_least(f"{layer}: torch's operations, in their faster format, over Hasten's", ratio, 1.0))
@@ -55,13 +55,13 @@ def norms(given: argparse.Namespace) -> Part:
 
 
 def few_channels(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.few_channels import ARMS, LAYERS, NETWORK, few_channel_times
+    from benchmarks.engines.layers import ARMS, FEW, NETWORK, few_channel_times
     from hasten.observe.env import cpu_has_bf16
 
     precisions = [each for each in given.precisions if each == "fp32" or cpu_has_bf16()]
     times = few_channel_times(given.rounds, precisions)
     claims = []
-    for name in (*LAYERS, NETWORK, f"{NETWORK}, forward"):
+    for name in (*FEW, NETWORK, f"{NETWORK}, forward"):
         for precision in precisions:
             best = min((times[f"{name}/{precision}/{arm}"] for arm in ARMS[:2]), key=statistics.median)
             ratio = median_ratio(best, times[f"{name}/{precision}/hasten"])

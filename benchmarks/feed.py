@@ -27,10 +27,10 @@ from benchmarks.harness import Claim, arguments, busy_machine, finish, interleav
 from hasten.observe.cores import usable_cores
 
 if TYPE_CHECKING:
+    from benchmarks.feeds import Feed
     from benchmarks.ladder.task import TaskCase
-    from benchmarks.peers.feeds import Feed
 
-ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten", "hasten_compiled")
+ARMS = ("fixed", "monai_cached", "monai_regular", "hasten", "hasten_compiled")
 PATCH = (40, 56, 40)
 BATCH, SAMPLES = 8, 4
 GOALS = {"hasten": 0.05, "hasten_compiled": 0.03}
@@ -94,9 +94,9 @@ def measure(given: Any, data: Path, rounds: int) -> tuple[dict[str, list[float]]
     if given.quick:
         train = train[:16]
     steps = given.steps or (4 if given.quick else len(train) * SAMPLES // BATCH)
-    feeds = build_feeds(given, data, train, num_classes)
+    feeds = build_feeds(given, data, train)
     step = make_step(given, num_classes)
-    epochs = {arm: partial(epoch, feed, step, steps) for arm, feed in feeds.items() if arm != "torchio"}
+    epochs = {arm: partial(epoch, feed, step, steps) for arm, feed in feeds.items()}
     alone = {arm: partial(rate, feed, steps) for arm, feed in feeds.items() if arm != "fixed"}
     warmup = 0 if given.quick else 1
     figures = {f"{arm}/epoch_s": values for arm, values in interleave(epochs, rounds, warmup).items()}
@@ -124,11 +124,11 @@ def paired_overhead(feed: Feed, fixed: Feed, step: Callable[[Any], None], pairs:
     return seconds["fresh"] / seconds["fixed"] - 1
 
 
-def build_feeds(given: Any, data: Path, train: Sequence[TaskCase], num_classes: int) -> dict[str, Feed]:
+def build_feeds(given: Any, data: Path, train: Sequence[TaskCase]) -> dict[str, Feed]:
     import torch
 
+    from benchmarks import feeds
     from benchmarks.ladder.chain import rows_of
-    from benchmarks.peers import feeds as peers
 
     rows = rows_of(train)
     made: dict[str, Feed] = {}
@@ -136,19 +136,15 @@ def build_feeds(given: Any, data: Path, train: Sequence[TaskCase], num_classes: 
     for arm in given.arms:
         match arm:
             case "fixed":
-                batch = next(peers.monai_cached(rows[:2], **shared)(1))
+                batch = next(feeds.monai_cached(rows[:2], **shared)(1))
                 made[arm] = partial(itertools.repeat, batch)
             case "monai_cached":
-                made[arm] = peers.monai_cached(rows, **shared)
+                made[arm] = feeds.monai_cached(rows, **shared)
             case "monai_regular":
-                made[arm] = peers.monai_regular(rows, **shared)
-            case "torchio":
-                made[arm] = peers.torchio_queue(rows, num_classes=num_classes, **shared)
+                made[arm] = feeds.monai_regular(rows, **shared)
             case "hasten" | "hasten_compiled":
-                from benchmarks.ours.feed import hasten_feed
-
                 ids, compiled = [case.id for case in train], arm == "hasten_compiled" or torch.cuda.is_available()
-                made[arm] = hasten_feed(data, ids, PATCH, BATCH, 0, compile=compiled, device=given.device)
+                made[arm] = feeds.hasten_feed(data, ids, PATCH, BATCH, 0, compile=compiled, device=given.device)
     return made
 
 

@@ -32,6 +32,17 @@ def child_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
+def in_child(module: str, *words: object, env: Mapping[str, str] | None = None) -> Any:
+    """Run a module in a process of its own; the JSON that it prints last. Raises RuntimeError with what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{module} {' '.join(map(str, words))} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def _load_average() -> list[float] | None:
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 

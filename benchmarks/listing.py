@@ -66,9 +66,9 @@ def measured(size: int, rounds: int, cold_rounds: int, folder: Path) -> dict[str
             _note(results, "plan_first", *run(plan, cache))
         _note(results, "plan_second", *run(plan, cache))
     step = [str(each) for each in (few, data, folder / "run")]
-    run(["-m", "benchmarks.ours.first_step", *step], cache)  # fills the cache
+    run(["-m", "benchmarks.first_step", *step], cache)  # fills the cache
     for _ in range(rounds):
-        _, mib = run(["-m", "benchmarks.ours.first_step", *step], cache)
+        _, mib = run(["-m", "benchmarks.first_step", *step], cache)
         _note(results, "step", json.loads((folder / "run.json").read_text())["s"], mib)
     return results
 

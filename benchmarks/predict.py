@@ -3,11 +3,9 @@
 Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap,
 Gaussian blending and the network's precision (bf16) are the same; a window at a time on a CPU, four on a GPU. `end`: CT
 phantoms to label maps, other phantoms in each round, with a network so small that it does not hide the rest
-(`--channels 32 64 128 256` for one of the usual size). `export`: the same without the network, from scores on the
-prepared grid. `dice`: what the ways from these scores to the image's grid are worth, beside the nearest prepared
-voxel's label, on thick slices and on phantoms of the recipe spleen. `memory`: peak beyond the network and the image
-with many classes, band by band of the volume. nnU-Net comes from the folder `--nnunet` (`pip install --target FOLDER
---no-deps nnunetv2 ...`), and is left out without it.
+(`--channels 32 64 128 256` for one of the usual size). `memory`: peak beyond the network and the image with many
+classes, band by band of the volume. nnU-Net comes from the folder `--nnunet` (`pip install --target FOLDER --no-deps
+nnunetv2 ...`), and is left out without it.
 
 The whole takes hours: `--work FOLDER --minutes 9` ends before the turn that would take longer, with exit status 75, and
 the same command goes on with the next one.
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,25 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Claim, Part, arguments, commit, median_ratio, part_arguments, run_parts
+from benchmarks.harness import Claim, Part, arguments, commit, in_child, median_ratio, part_arguments, run_parts
 from benchmarks.predictions.turns import Turn, run_turns
 
 SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 """(D, H, W) of the images, all of the same extent."""
 SPACING, QUICK_SPACING = (2.0, 1.5, 1.5), (12.0, 8.0, 8.0)
-THICK, QUICK_THICK = (90, 256, 256), (24, 96, 96)
-"""Of the organs of `dice`: 5 mm and 1.6 mm in full."""
-TWINS, QUICK_TWINS = 5, 1
-"""Phantoms of the recipe spleen in `dice`."""
-ARMS = ("hasten", "monai", "nnunet", "nnunet_processes")
-"""The last one in `end` alone: nnU-Net's default call, with processes for preparing and writing."""
+ARMS = ("hasten", "monai", "nnunet_processes")
+"""The last one is nnU-Net's default call, with processes for preparing and writing."""
 MEMORY = ("same", "resampled")
-FASTER = {
-    "end": {"monai": 3.0, "nnunet": 3.0, "nnunet_processes": 3.0},
-    "export": {"monai": 1.0, "nnunet": 10.0},
-}
+FASTER = 3.0
 """How many times Hasten's seconds each arm shall take."""
-SHARE = {"end": 0.25, "export": 1.0}
+SHARE = 0.25
 """Of the other arms' peak memory that Hasten's shall be."""
 
 
@@ -72,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if given.minutes is not None and given.work is None:
         raise SystemExit("--minutes: needs --work, the folder that finished turns are kept in")
     given.stop_at = None if given.minutes is None else time.perf_counter() + 60 * given.minutes
-    if given.nnunet is None and any(arm.startswith("nnunet") for arm in given.arms):
-        given.arms = [arm for arm in given.arms if not arm.startswith("nnunet")]
+    if given.nnunet is None and "nnunet_processes" in given.arms:
+        given.arms = [arm for arm in given.arms if arm != "nnunet_processes"]
         print("without --nnunet its arm is left out")
     given.rounds = given.rounds or (1 if given.quick else 5)
     given.cases = given.cases or (1 if given.quick else 10)
@@ -88,7 +78,7 @@ def end(given: argparse.Namespace) -> Part:
     from benchmarks.predictions.scene import fitted_run
 
     quick = given.quick
-    job = _job(given, "end", given.cases, QUICK_SHAPE if quick else SHAPE)
+    job = _job(given, given.cases, QUICK_SHAPE if quick else SHAPE)
     window = (32, 32, 32) if quick else (96, 96, 96)
     steps, name = given.steps or (2 if quick else 150), "_".join(map(str, given.channels))
     work = given.work / f"{name}{'_quick' if quick else ''}"
@@ -99,88 +89,11 @@ def end(given: argparse.Namespace) -> Part:
     each = max(1, given.cases // given.rounds)
     dealt = [[(number * each + case) % len(images) for case in range(each)] for number in range(given.rounds)]
     jobs = [{**job, "images": [images[n] for n in of], "names": [names[n] for n in of]} for of in dealt]
-    return _compared("end", given.arms, given, jobs)
-
-
-def export(given: argparse.Namespace) -> Part:
-    job = _job(given, "export", 1, QUICK_SHAPE if given.quick else SHAPE)
-    _write_scores(job)
-    return _compared("export", _of_scores(given.arms), given, [job] * given.rounds)
-
-
-def _of_scores(arms: Sequence[str]) -> list[str]:
-    """Those that have a way from scores to a file of their own."""
-    return [arm for arm in arms if arm != "nnunet_processes"]
-
-
-def dice(given: argparse.Namespace) -> Part:
-    thick = _job(given, "dice", 1, QUICK_THICK if given.quick else THICK)
-    _write_scores(thick)
-    jobs = {"thick slices": [thick], "spleen phantoms": _spleen_jobs(given)}
-    from benchmarks.predictions.child import measured
-
-    # MONAI's grid has other corners, so that scores on it are not the same ones.
-    arms = {arm: (arm, "export") for arm in _of_scores(given.arms) if arm != "monai"} | {
-        "nearest": ("hasten", "nearest")
-    }
-
-    def once(name: str, job: dict[str, Any]) -> dict[str, Any]:
-        (arm, what), out = arms[name], f"{job['out']}/{name}"
-        measured(arm, what, {**job, "out": out}, given.nnunet)
-        return {"dice": _dice(_written(out, job["names"][0]), _truth(job))}
-
-    turns = [
-        Turn(f"{scene}/{name}", number, partial(once, name, job))
-        for scene, of in jobs.items() for number, job in enumerate(of) for name in arms
-    ]  # fmt: skip
-    results: dict[str, list[float]] = {}
-    for turn, figures in zip(turns, _turns(given, "dice", turns, shape=thick["shape"]), strict=True):
-        results.setdefault(f"{turn.arm}_dice", []).extend(figures["dice"])
-    claims = []
-    for scene in jobs:
-        medians = {name: statistics.median(results[f"{scene}/{name}_dice"]) for name in arms}
-        if "hasten" in medians:
-            what = f"{scene}: Dice gained by linear scores over the nearest prepared voxel's label"
-            claims.append(Claim.at_least(what, medians["hasten"] - medians["nearest"], 0.0))
-        if {"hasten", "nnunet"} <= set(medians):
-            what = f"{scene}: Dice lost against nnU-Net's export"
-            claims.append(Claim.at_most(what, medians["nnunet"] - medians["hasten"], 0.0005))
-    return claims, results, {scene: [of[0]["shape"], of[0]["spacing"]] for scene, of in jobs.items()}
-
-
-def _spleen_jobs(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """One for each phantom, with the scores of a network that is sure as far as a prepared voxel is covered."""
-    from benchmarks.predictions.scene import label_scores
-    from hasten.phantoms.organs import write_phantoms
-    from hasten.prepare.resample import resampled_shape
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.twin import twin_of
-
-    twin, prepared = twin_of(load_recipe("spleen")), (2.0, 1.5, 1.5)
-    assert twin.shape is not None
-    count, step = (QUICK_TWINS, 4) if given.quick else (TWINS, 1)
-    data = given.work / f"dice_spleen_{count}"
-    if not (data / "dataset.json").exists():
-        d, h, w = (side // step for side in twin.shape)
-        write_phantoms(data, num_cases=count, shape=(d, h, w), spacing=twin.spacing, seed=twin.seed)
-    jobs = []
-    for image in sorted((data / "imagesTr").glob("*.nii.gz")):
-        name = image.name.removesuffix(".nii.gz")
-        label, scores = _written(str(data / "labelsTr"), name).T, given.work / f"{data.name}_{name}.npy"
-        if not scores.exists():
-            np.save(scores, label_scores(label, resampled_shape(label.shape, twin.spacing, prepared)))
-        jobs.append({
-            "images": [str(image)], "names": [name], "out": f"{data}_out", "spacing": list(prepared),
-            "device": given.device, "batch_size": 1, "shape": list(label.shape), "labels": str(data / "labelsTr"),
-            "scores": str(scores), "overlap": given.overlap,
-        })  # fmt: skip
-    return jobs
+    return _compared(given, jobs)
 
 
 def memory(given: argparse.Namespace) -> Part:
     """One turn for each band of each grid: the peak is the same each time."""
-    from benchmarks.predictions.child import in_child
-
     quick = given.quick
     shape = [32, 48, 48] if quick else [given.planes, 512, 512]
     larger = {"same": shape, "resampled": [round(1.25 * side) for side in shape]}
@@ -194,9 +107,12 @@ def memory(given: argparse.Namespace) -> Part:
     }  # fmt: skip
 
     def once(grid: str, band: int) -> dict[str, Any]:
-        return in_child("held", json.dumps({**jobs[grid], "band": band}))
+        return in_child("benchmarks.predictions.held", json.dumps({**jobs[grid], "band": band}))
 
-    counts = {grid: int(in_child("held", json.dumps({**job, "band": None}))["bands"]) for grid, job in jobs.items()}
+    counts = {
+        grid: int(in_child("benchmarks.predictions.held", json.dumps({**job, "band": None}))["bands"])
+        for grid, job in jobs.items()
+    }
     places = [(grid, band) for grid in given.memory for band in range(counts[grid])]
     turns = [Turn(grid, band, partial(once, grid, band)) for grid, band in places]
     results: dict[str, list[float]] = {}
@@ -220,33 +136,35 @@ def _kept_turns(given: argparse.Namespace, part: str) -> Path:
     return Path(given.work / f"{part}{'_quick' if given.quick else ''}_turns.jsonl")
 
 
-def _job(given: argparse.Namespace, part: str, cases: int, shape: tuple[int, int, int]) -> dict[str, Any]:
+def _job(given: argparse.Namespace, cases: int, shape: tuple[int, int, int]) -> dict[str, Any]:
     """What an arm is told. The images are written unless they are there."""
     from benchmarks.predictions.scene import write_organs
 
-    data = given.work / f"{part}_{cases}_{'x'.join(map(str, shape))}"
+    data = given.work / f"end_{cases}_{'x'.join(map(str, shape))}"
     if not (data / "dataset.json").exists():
         write_organs(data, cases, shape)
     images = sorted((data / "imagesTr").glob("*.nii.gz"))
     return {
         "images": [str(path) for path in images], "names": [path.name.removesuffix(".nii.gz") for path in images],
-        "out": str(given.work / f"{part}_out"), "spacing": list(QUICK_SPACING if given.quick else SPACING),
+        "out": str(given.work / "end_out"), "spacing": list(QUICK_SPACING if given.quick else SPACING),
         "device": given.device, "batch_size": 1 if given.device == "cpu" else 4, "shape": list(shape),
-        "labels": str(data / "labelsTr"), "scores": str(data / "scores.npy"), "overlap": given.overlap,
+        "labels": str(data / "labelsTr"), "overlap": given.overlap,
     }  # fmt: skip
 
 
-def _compared(part: str, arms: Sequence[str], given: argparse.Namespace, jobs: Sequence[dict[str, Any]]) -> Part:
+def _compared(given: argparse.Namespace, jobs: Sequence[dict[str, Any]]) -> Part:
     """Seconds a case and peak MiB of each arm, and how much of the label maps agrees with Hasten's and the truth.
 
     jobs: one for each round.
     """
     from benchmarks.predictions.child import measured
 
+    arms = given.arms
+
     def once(arm: str, job: dict[str, Any]) -> dict[str, Any]:
         out, name = f"{job['out']}/{arm}", job["names"][0]
-        figures = measured(arm, part, {**job, "out": out}, given.nnunet)
-        label, truth = _written(out, name), _truth(job)
+        figures = measured(arm, {**job, "out": out}, given.nnunet)
+        label, truth = _written(out, name), _written(job["labels"], name)
         same = {}
         if arm != "hasten" and "hasten" in arms:
             same["same_labels"] = float((label == _written(f"{job['out']}/hasten", name)).mean())
@@ -257,7 +175,7 @@ def _compared(part: str, arms: Sequence[str], given: argparse.Namespace, jobs: S
     used = {"shape": jobs[0]["shape"], "channels": given.channels, "overlap": given.overlap, "device": given.device}
     used |= {"cases": len(jobs[0]["images"]), "rounds": len(jobs)}
     results: dict[str, list[float]] = {}
-    for turn, figures in zip(turns, _turns(given, part, turns, **used), strict=True):
+    for turn, figures in zip(turns, _turns(given, "end", turns, **used), strict=True):
         for name, value in figures.items():
             results.setdefault(f"{turn.arm}_{name}", []).extend(value if isinstance(value, list) else [value])
     claims = []
@@ -265,26 +183,10 @@ def _compared(part: str, arms: Sequence[str], given: argparse.Namespace, jobs: S
         if arm == "hasten" or "hasten" not in arms:
             continue
         ratio = median_ratio(results[f"{arm}_s"], results["hasten_s"])
-        claims.append(Claim.at_least(f"{part}: {arm} takes this many times Hasten's seconds", ratio, FASTER[part][arm]))
+        claims.append(Claim.at_least(f"end: {arm} takes this many times Hasten's seconds", ratio, FASTER))
         share = median_ratio(results["hasten_peak_mib"], results[f"{arm}_peak_mib"])
-        claims.append(Claim.at_most(f"{part}: Hasten's peak memory over {arm}'s", share, SHARE[part]))
+        claims.append(Claim.at_most(f"end: Hasten's peak memory over {arm}'s", share, SHARE))
     return claims, results, used
-
-
-def _write_scores(job: dict[str, Any]) -> None:
-    """What a perfect network would give on the prepared grid."""
-    from benchmarks.predictions.scene import organ_scores, spacing_of
-    from hasten.prepare.resample import resampled_shape
-
-    if Path(job["scores"]).exists():
-        return
-    shape = tuple(job["shape"])
-    prepared = resampled_shape(shape, spacing_of(shape), tuple(job["spacing"]))
-    np.save(job["scores"], organ_scores(prepared, 0))
-
-
-def _truth(job: dict[str, Any]) -> np.ndarray:
-    return _written(job["labels"], job["names"][0])
 
 
 def _written(folder: str, name: str) -> np.ndarray:
@@ -302,7 +204,7 @@ def _dice(result: np.ndarray, truth: np.ndarray) -> list[float]:
     ]
 
 
-PARTS = {"end": end, "export": export, "dice": dice, "memory": memory}
+PARTS = {"end": end, "memory": memory}
 
 if __name__ == "__main__":
     main()

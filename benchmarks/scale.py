@@ -1,6 +1,6 @@
-"""Training on several processes: what the wrapper costs, recovery, balance, efficiency, and what is predicted.
+"""Training on several processes: what the wrapper costs, recovery, efficiency, and what is predicted.
 
-`python -m benchmarks.scale [--parts overhead recovery imbalance efficiency prediction]`. `prediction` needs the logs of
+`python -m benchmarks.scale [--parts overhead recovery efficiency prediction]`. `prediction` needs the logs of
 a scaling study (`--logs`).
 """
 
@@ -45,18 +45,6 @@ def recovery(given: argparse.Namespace) -> Part:
     return [], {"recovery_s": result["seconds"]}, result
 
 
-def imbalance(given: argparse.Namespace) -> Part:
-    from benchmarks.scales.imbalance import measure
-
-    measured = measure(given.data)
-    claims = []
-    for name, counts in measured["sets"].items():
-        for way in ("partition", "deal"):
-            worst = min(ways[way] for ways in counts.values())
-            claims.append(Claim.at_least(f"{name}: share balanced by {way}, 2 to 8 workers, at worst", worst, 0.95))
-    return claims, {}, measured
-
-
 def efficiency(given: argparse.Namespace) -> Part:
     from benchmarks.scales.efficiency import efficiency as measured
 
@@ -82,7 +70,6 @@ def prediction(given: argparse.Namespace) -> Part:
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
     "overhead": overhead,
     "recovery": recovery,
-    "imbalance": imbalance,
     "efficiency": efficiency,
     "prediction": prediction,
 }

@@ -12,18 +12,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.busy_core import busy_core
 from benchmarks.data import phantoms
 from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish
 
@@ -126,7 +126,7 @@ def run(arm: Arm, data: Path, scratch: Path) -> dict[str, float]:
     environment = {**child_environment(), "HASTEN_CACHE": str(scratch / "cache")}
     with contextlib.ExitStack() as stack:
         for _ in range(arm.load):
-            stack.enter_context(_hog())
+            stack.enter_context(busy_core())
         begin = time.perf_counter()
         code = subprocess.run([*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL).returncode
         spent = time.perf_counter() - begin
@@ -139,17 +139,6 @@ def run(arm: Arm, data: Path, scratch: Path) -> dict[str, float]:
         "dice": best if best is not None else math.nan,
         "steps": float(summary.get("steps", 0)),
     }
-
-
-@contextlib.contextmanager
-def _hog() -> Iterator[None]:
-    """Another process that takes a core."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], env=dict(os.environ))
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bad input, malicious files, kills and collisions: what a stranger does wrong, and how `hasten` answers.
+"""Bad input and malicious files: what a stranger does wrong, and how `hasten` answers.
 
 Each trial makes its bad input in a folder of its own, runs a verb of `hasten` on it, and is judged from outside, by
 exit code, output and files:
@@ -11,8 +11,8 @@ exit code, output and files:
 - `damage`: files of the user altered, records of two runs mixed or lost, code of a file run.
 
 `benchmarks.trial.judge` has the rules. A trial says beforehand which of four answers a user wants (`Expect`).
-Families: images, names (of files), voxels (values and geometry), labels, lists (of cases), settings, yaml, archives,
-remote, runs (files of a run's folder), cache, verbs, kills.
+Families: images, names (of files), voxels (values and geometry), labels, lists (of cases), settings, yaml, runs (files
+of a run's folder), verbs. Servers, archives, damaged caches, kills and collisions have tests in `tests/`.
 
 Exit code 1 for any traceback, silent, crash, hang or damage, or more than 1 % poor.
 """
@@ -35,7 +35,7 @@ from benchmarks.harness import ROOT, Claim, file_name, record_of
 from benchmarks.trial.judge import FAILURES, VERDICTS
 from benchmarks.trial.run import Trial, run_trials
 
-PARTS = ("images", "voxels", "labels", "lists", "settings", "archives", "remote", "runs", "cache", "verbs", "kills")
+PARTS = ("images", "voxels", "labels", "lists", "settings", "runs", "verbs")
 MOST_POOR = 0.01
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.caches.outcome import Outcome, child, forget
-from benchmarks.harness import Claim, interleave
+from benchmarks.caches.outcome import Outcome, forget
+from benchmarks.harness import Claim, in_child, interleave
 
 SHARES = (1.0, 0.75, 0.5, 0.33, 0.25, 0.0)
 THIRD = 0.33
@@ -37,7 +37,7 @@ GROUP = "hasten-benchmark"
 
 def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
     cache = folder / "budget"
-    whole = child("budget", data, cache, 1.0, 0, 2)
+    whole = in_child("benchmarks.caches.budget", data, cache, 1.0, 0, 2)
     place = control_group()
     if place is None:
         print("budget: no right to make a memory control group, so not measured", flush=True)
@@ -48,7 +48,7 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
         forget(cache)
         limit = int(1.1 * whole["anonymous"] + share * whole["arena"]) + SLACK
         with limited(place, limit):
-            result = child("budget", data, cache, share, limit, 4 if quick else 24)
+            result = in_child("benchmarks.caches.budget", data, cache, share, limit, 4 if quick else 24)
         logs[share].append(result)
         return result["train"]
 
@@ -97,7 +97,7 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
         (place / "cgroup.procs").write_text(str(os.getpid()))
 
     from benchmarks.feed import make_step
-    from benchmarks.ours.feed import default_program, sample_config
+    from benchmarks.feeds import default_program, sample_config
     from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set

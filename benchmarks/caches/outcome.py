@@ -1,16 +1,13 @@
-"""What a part of `benchmarks.cache` hands back, and how it runs work in a process of its own."""
+"""What the parts of `benchmarks.cache` hand back, and what they share."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Claim
+from benchmarks.harness import Claim
 
 SPACING = (2.5, 1.5, 1.5)
 
@@ -20,18 +17,6 @@ class Outcome:
     results: dict[str, list[float]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-
-
-def command(module: str, *words: str | Path | float) -> list[str]:
-    return [sys.executable, "-m", f"benchmarks.caches.{module}", *map(str, words)]
-
-
-def child(module: str, *words: str | Path | float) -> dict[str, Any]:
-    """Run a module of this folder in a process of its own and return the object that it prints last."""
-    done = subprocess.run(command(module, *words), cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise RuntimeError(f"{module} {words} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def own_arena(data: Path, cache: Path, **settings: Any) -> Any:

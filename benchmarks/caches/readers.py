@@ -17,10 +17,11 @@ from typing import Any
 
 import psutil
 
-from benchmarks.caches.outcome import SPACING, Outcome, child, command, own_arena
-from benchmarks.harness import ROOT, Claim
+from benchmarks.caches.outcome import SPACING, Outcome, own_arena
+from benchmarks.harness import ROOT, Claim, in_child
 
 READERS = 4
+READ = (sys.executable, "-m", "benchmarks.caches.readers", "read")
 
 
 def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
@@ -31,7 +32,7 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
             taken, message = together(count, data, folder / "arena")
             series.append(taken / 2**20)
     ratios = [many / one for one, many in zip(*figures.values(), strict=True)]
-    monai = child("readers", "monai", data, folder)
+    monai = in_child("benchmarks.caches.readers", "monai", data, folder)
     own = message["bytes"] / message["voxels"]
     claims = [
         Claim.at_most("bytes in memory per voxel of image and label", own, 3),
@@ -44,7 +45,7 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
 def together(count: int, data: Path, cache: Path) -> tuple[int, dict[str, Any]]:
     """Bytes that `count` readers take at the same time, and what one of them said."""
     options: dict[str, Any] = {"cwd": ROOT, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    readers = [subprocess.Popen(command("readers", "read", data, cache), **options) for _ in range(count)]
+    readers = [subprocess.Popen([*READ, str(data), str(cache)], **options) for _ in range(count)]
     results = [json.loads(reader.stdout.readline()) for reader in readers if reader.stdout is not None]
     total = sum(taken(reader.pid) for reader in readers) - sum(each["before"] for each in results)
     for reader in readers:

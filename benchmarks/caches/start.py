@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.caches.outcome import SPACING, Outcome, child, own_arena
-from benchmarks.harness import Claim, interleave, median_ratio
+from benchmarks.caches.outcome import SPACING, Outcome, own_arena
+from benchmarks.harness import Claim, in_child, interleave, median_ratio
 
 
 def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
     for worker in WORKERS:
-        child("start", worker, data, folder / worker.partition(" ")[0])  # fills
+        in_child("benchmarks.caches.start", worker, data, folder / worker.partition(" ")[0])  # fills
     arms: dict[str, Callable[[], float]] = {
-        f"start/{worker.replace(' ', '_')}_s": lambda worker=worker: child(  # type: ignore[misc]
-            "start", worker, data, folder / worker.partition(" ")[0]
+        f"start/{worker.replace(' ', '_')}_s": lambda worker=worker: in_child(  # type: ignore[misc]
+            "benchmarks.caches.start", worker, data, folder / worker.partition(" ")[0]
         )["seconds"]
         for worker in WORKERS
     }
@@ -48,7 +48,7 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
 
 
 def arena(data: Path, cache: Path) -> Callable[[], object]:
-    from benchmarks.ours.feed import default_program
+    from benchmarks.feeds import default_program
     from hasten.config.schema import SampleConfig
 
     off = {f"{name}_prob": 0.0 for name in ("affine", "brightness", "contrast", "gamma", "noise")}

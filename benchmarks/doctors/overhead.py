@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,24 +59,20 @@ def observed_times(rounds: int) -> dict[str, list[float]]:
     return {f"{name}_ms": times for name, times in interleave({"bare": bare, "observed": observed}, rounds).items()}
 
 
-def probe_times(data: Path | None, rounds: int) -> dict[str, list[float]]:
+def probe_times(rounds: int) -> dict[str, list[float]]:
     """Median ms of a step of the plain program, by its own clock: alone, and watched by the doctor."""
-    if data is None:
-        return {}
     from hasten.doctor.script import run_script
 
-    train = Path(__file__).with_name("train.py")
+    program = Path(__file__).with_name("plain.py")
     steps = 40
 
     def run(*, watched: bool) -> float:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "seconds.txt"
-            command = [sys.executable, str(train), "--data", str(data), "--steps", str(steps), "--times", str(out)]
+            command = [sys.executable, str(program), str(steps), str(out)]
             if watched:
                 run_script(command, steps=10 * steps, seconds=300, experiments=False, quiet=True)
             else:
-                import subprocess
-
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             return 1e3 * statistics.median(float(line) for line in out.read_text().split()[5:])
 

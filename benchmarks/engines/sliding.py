@@ -1,32 +1,28 @@
 """Sliding windows over a volume of 300x300x200: seconds and peak memory, Hasten's against MONAI's.
 
-The UNet that all benchmarks share, 14 classes, windows of 96^3, 4 at once, Gaussian blending. `scores`: all scores of
-the volume; `labels`: its label map, in MONAI's arm by an argmax of the scores. `plain` is the inferer as it is,
-`surgery` with channels-last windows and a network freed of what it computes for nothing. `network`: the network alone,
-on as many windows and in MONAI's batches, which no blending can be faster than. Arms take turns in one process; peak
-memory is that of a child process above what it held after imports and a warm-up, the network's activations included.
+The UNet that all benchmarks share, 14 classes, windows of 96^3, 4 at once, Gaussian blending, label maps: in MONAI's
+arm by an argmax of the scores. `plain` is the inferer as it is, `surgery` with channels-last windows and a network
+freed of what it computes for nothing. Arms take turns in one process; peak memory is that of a child process above what
+it held after imports and a warm-up, the network's activations included.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import ROOT, interleave
+from benchmarks.harness import in_child, interleave
 
 if TYPE_CHECKING:
     import torch
 
 CLASSES = 14
-ARMS = ("monai_scores", "plain_scores", "monai_labels", "plain_labels", "surgery_labels")
-TIMED = ("monai_labels", "plain_labels", "surgery_labels")
-"""What takes minutes is left to label maps: scores differ by an argmax."""
+ARMS = ("monai_labels", "plain_labels", "surgery_labels")
 
 
 def sliding_times(
@@ -38,7 +34,7 @@ def sliding_times(
         for overlap in overlaps:
             setting = Setting(precision, overlap, quick)
             arms: dict[str, Callable[[], float | None]] = {
-                f"{name}_{precision}_{overlap}_s": partial(setting.run, name) for name in TIMED
+                f"{name}_{precision}_{overlap}_s": partial(setting.run, name) for name in ARMS
             }
             setting.warm_up()
             results.update(interleave(arms, rounds, warmup=0))
@@ -49,12 +45,9 @@ def sliding_memory(quick: bool, precisions: Sequence[str], overlap: float = 0.25
     """Peak MiB above the process's own, by "ARM_PRECISION_OVERLAP_mib". A child process each."""
     results = {}
     for precision in precisions:
-        for name in TIMED:
-            words = ["-m", "benchmarks.engines.sliding", name, precision, str(overlap), str(int(quick))]
-            done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"{name} {precision} failed:\n{done.stderr[-2000:]}")
-            results[f"{name}_{precision}_{overlap}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
+        for name in ARMS:
+            peak = in_child("benchmarks.engines.sliding", name, precision, overlap, int(quick))
+            results[f"{name}_{precision}_{overlap}_mib"] = [float(peak)]
     return results
 
 
@@ -88,15 +81,6 @@ class Setting:
             "plain": Ours(**given),
             "surgery": Ours(**given, surgery=True, channels_last=True),
         }
-        self.windows = self._count(overlap)
-
-    def _count(self, overlap: float) -> int:
-        from hasten.prediction.blend import window_starts
-
-        count = 1
-        for side in self.image.shape[2:]:
-            count *= len(window_starts(side, self.side, overlap))
-        return count
 
     def run(self, arm: str) -> None:
         import torch
@@ -108,28 +92,17 @@ class Setting:
 
     def warm_up(self) -> None:
         """Every arm once on a few windows: kernels are chosen, threads are there, the surgery is done."""
-        image, windows = self.image, self.windows
-        self.image, self.windows = image[..., : self.side, : self.side, : self.side + 8], 4
-        for arm in ("network", *ARMS):
+        image = self.image
+        self.image = image[..., : self.side, : self.side, : self.side + 8]
+        for arm in ARMS:
             self.run(arm)
-        self.image, self.windows = image, windows
+        self.image = image
 
     def _run(self, arm: str) -> Any:
-        if arm == "network":
-            return self._network_alone(self.windows)
-        who, what = arm.split("_")
-        inferer = self.inferers[who]
-        if what == "labels" and who != "monai":
-            return inferer.labels(self.image, self.network)
-        scores = inferer(self.image, self.network)
-        return scores.argmax(1, keepdim=True) if what == "labels" else scores
-
-    def _network_alone(self, windows: int) -> None:
-        import torch
-
-        batch = torch.zeros(4, 1, self.side, self.side, self.side, device=self.device)
-        for first in range(0, windows, 4):
-            self.network(batch[: windows - first])
+        inferer = self.inferers[arm.removesuffix("_labels")]
+        if arm == "monai_labels":
+            return inferer(self.image, self.network).argmax(1, keepdim=True)
+        return inferer.labels(self.image, self.network)
 
     def peak(self, arm: str) -> float:
         """MiB above what the process held before."""
@@ -157,7 +130,4 @@ def status(name: str) -> int:
 
 if __name__ == "__main__":
     _, arm, precision, overlap, quick = sys.argv
-    setting = Setting(precision, float(overlap), quick == "1")
-    if arm == "network":
-        setting.windows = 4
-    print(json.dumps(setting.peak(arm)))
+    print(json.dumps(Setting(precision, float(overlap), quick == "1").peak(arm)))

@@ -1,7 +1,7 @@
 """Filling the cache with CT-sized phantoms, against MONAI's, and the way of the prepared cases to the device.
 
 Fills are processes of their own in turns, with the files in the page cache; their imports are not counted (as in
-`benchmarks.cache_fill`). MONAI prepares with all cores as threads what its fast training caches; Hasten stores as much
+`benchmarks.cache`). MONAI prepares with all cores as threads what its fast training caches; Hasten stores as much
 in a file besides. `arena` figures are GB/s of prepared cases, from the page-locked and the pageable arena in host
 memory, and from its file as a second run finds it, checksums included.
 """
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.cache_fill import CT_SPACING, in_child, warm_page_cache
+from benchmarks.caches.fill import filled, warm_page_cache
+from benchmarks.caches.outcome import SPACING
 from benchmarks.data import CT, QUICK_CT
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import seconds_of
@@ -43,7 +44,7 @@ def measure(sheet: Sheet) -> None:
 
 def fills(sheet: Sheet, data: Path) -> None:
     logs: dict[str, list[dict[str, Any]]] = {"monai": [], "hasten": []}
-    arms = {name: partial(in_child, name, data, "ct", log) for name, log in logs.items()}
+    arms = {name: partial(filled, name, data, log) for name, log in logs.items()}
     done: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(1 if sheet.quick else 5):
         if done["monai"] and sheet.left() < 12:
@@ -58,7 +59,7 @@ def fills(sheet: Sheet, data: Path) -> None:
 
 
 def arena(sheet: Sheet, data: Path, cache: CacheConfig) -> None:
-    case_set, prepare = load_case_set(data), prepare_config("ct", CT_SPACING)
+    case_set, prepare = load_case_set(data), prepare_config("ct", SPACING)
     host = get_arena(case_set, prepare, cache)
     device, rounds = sheet.device, 2 if sheet.quick else 5
     size = host.num_bytes

@@ -33,7 +33,7 @@ def measure(sheet: Sheet) -> None:
 
 def one(sheet: Sheet, name: str, net: Net, rung_name: str) -> None:
     rung = next(rung for rung in RUNGS if rung.name == rung_name)
-    ready = make_rung(rung, net, batch_size_for(net, sheet.device), sheet.device, quick=sheet.quick)
+    ready = make_rung(rung, net, batch_size_for(net, sheet.device), sheet.device)
     rows = kernels_of(ready.step, sheet.device)
     what = f"{name}/{rung_name}"
     sheet.keep(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from monai.losses import DiceCELoss
@@ -18,7 +17,7 @@ from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import autocast, autotuned, scaler_for, tensor_cores
+from hasten.runtime.precision import autocast, scaler_for, tensor_cores
 from hasten.training.capture import WARM_UP, CapturedStep
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
@@ -37,10 +36,7 @@ class Rung:
     """Norms and activations as one kernel, in the memory format that they are given."""
     own: bool = False
     """Hasten's step: its loss, fused optimizer, clipping and weight average, and no value read."""
-    compiled: bool = False
     captured: bool = False
-    autotuned: bool = False
-    """cuDNN times its algorithms; the others take what its heuristics say, as a short run does."""
 
 
 RUNGS = (
@@ -50,13 +46,9 @@ RUNGS = (
     Rung(name="eager fp16", precision="fp16"),
     Rung(name="eager tf32", precision="tf32"),
     Rung(name="eager fp32"),
-    Rung(name="hasten compiled captured", precision="bf16", channels_last=True, own=True, compiled=True, captured=True),
-    Rung(name="hasten contiguous", precision="bf16", fused=True, own=True),
     Rung(name="bf16 channels-last", precision="bf16", channels_last=True),
     Rung(name="bf16 fused", precision="bf16", fused=True),
     Rung(name="bf16 channels-last fused", precision="bf16", channels_last=True, fused=True),
-    Rung(name="eager bf16 autotuned", precision="bf16", autotuned=True),
-    Rung(name="hasten autotuned", precision="bf16", channels_last=True, fused=True, own=True, autotuned=True),
 )
 """In the order of their worth, as time may run out."""
 
@@ -71,18 +63,15 @@ class Ready:
     close: Callable[[], None] = lambda: None
 
 
-def make_rung(rung: Rung, net: Net, size: int, device: torch.device, *, quick: bool = False) -> Ready:
-    """A step of a batch of `size` patches. Raises RuntimeError for a rung that this device has not.
-
-    quick: graphs are traced but no code is generated for them.
-    """
+def make_rung(rung: Rung, net: Net, size: int, device: torch.device) -> Ready:
+    """A step of a batch of `size` patches. Raises RuntimeError for a rung that this device has not."""
     if rung.captured and device.type != "cuda":
         raise RuntimeError("there is no CUDA device to capture a graph on")
     network, message = _network(rung, net, device)
     image, label = batch_of(net, size, device)
     if not rung.own:
         return Ready(step=_plain(rung, network, image, label), note=message)
-    step = _own(rung, network, device, backend="aot_eager" if quick else "inductor")
+    step = _own(rung, network, device)
     if rung.captured:
         return _captured(step, image, label, message)
     return Ready(step=lambda: step(image, label, 0), note=message)
@@ -115,7 +104,7 @@ def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Call
 
     def once() -> None:
         optimizer.zero_grad()
-        with tensor_cores(device, rung.precision), autotuned(device, rung.autotuned):
+        with tensor_cores(device, rung.precision):
             with autocast(device, rung.precision), gpu_forms(rung.fused and rung.channels_last):
                 loss = loss_function(network(image), label)
             scaler.scale(loss).backward()
@@ -125,14 +114,12 @@ def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Call
     return once
 
 
-def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str = "inductor") -> TrainStep:
+def _own(rung: Rung, network: nn.Module, device: torch.device) -> TrainStep:
     optimizer = build_optimizer(network, TrainConfig(optimizer="sgd", learning_rate=RATE))
     update = Update(weights=network, optimizer=optimizer, average=average_of(network), clip_norm=12.0)
-    called = torch.compile(network, dynamic=False, backend=backend) if rung.compiled else network
     return TrainStep(
-        network=cast(nn.Module, called), loss=build_loss(LossConfig()), update=update, precision=rung.precision,
-        channels_last=rung.channels_last, device=device,
-        autotune=rung.autotuned, fused_kernels=rung.fused,
+        network=network, loss=build_loss(LossConfig()), update=update, precision=rung.precision,
+        channels_last=rung.channels_last, device=device, fused_kernels=rung.fused,
     )  # fmt: skip
 
 

@@ -1,9 +1,7 @@
 """A volume of 512x512x200 with 14 classes in sliding windows of 96^3: seconds and peak memory, against MONAI's.
 
 The network and the inferers are those of `benchmarks.engines.sliding`: Gaussian blending, 4 windows at once, a quarter
-overlap. `labels` is the label map, in MONAI's arm by an argmax of its scores; `surgery` with channels-last windows and
-a network freed of what it computes for nothing. `network` is the network alone on as many windows. Memory is the most
-that torch held above what lay there before, the volume and the weights.
+overlap, label maps. Memory is the most that torch held above what lay there before, the volume and the weights.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.engines.sliding import TIMED, Setting
+from benchmarks.engines.sliding import ARMS, Setting
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import seconds_of
 from benchmarks.harness import Claim, interleave, median_ratio
@@ -30,10 +28,10 @@ def measure(sheet: Sheet) -> None:
 def volume(sheet: Sheet, precision: str) -> None:
     shape = QUICK_SHAPE if sheet.quick else SHAPE
     setting = Setting(precision, OVERLAP, sheet.quick, device=sheet.device, shape=shape)
-    sheet.tell(precision, {"shape": shape, "windows": setting.windows})
+    sheet.tell(precision, {"shape": shape})
     setting.warm_up()
     arms = {f"{name}, {precision}_s": partial(seconds_of, partial(setting.run, name), sheet.device)
-            for name in ("network", *TIMED)}  # fmt: skip
+            for name in ARMS}  # fmt: skip
     times: dict[str, list[float]] = {name: [] for name in arms}
     for each in range(1 if sheet.quick else 5):
         for name, values in interleave(arms, rounds=1, warmup=0 if sheet.quick or each else 1).items():
@@ -45,7 +43,7 @@ def volume(sheet: Sheet, precision: str) -> None:
         sheet.skip(f"{precision}: memory", "torch counts it on a CUDA device only")
         return
     peaks = {}
-    for name in TIMED:
+    for name in ARMS:
         torch.cuda.empty_cache()
         peaks[name] = setting.peak(name)
     sheet.keep({f"{name}, {precision}_peak_mib": [value] for name, value in peaks.items()})

@@ -28,8 +28,6 @@ v3.1)."""
 REFERENCE = "eager bf16"
 ROUND_MS = 300.0
 """A round of a rung takes about this long, or one step."""
-COMPILE_SECONDS = 60.0
-"""Kept free for a rung that is compiled."""
 LARGE_GIB = 60.0
 """Of a card that is given the larger batch."""
 
@@ -62,14 +60,13 @@ class Ladder:
                           "batch": self.size, "teraflop a patch": self.work / 1e12})  # fmt: skip
 
     def climb(self, rung: Rung, size: int | None = None) -> None:
-        needs = COMPILE_SECONDS if rung.compiled and self.sheet.cuda else 4.0
-        self.sheet.attempt(f"{self.name}: {rung.name}", needs, lambda: self._climb(rung, size or self.size))
+        self.sheet.attempt(f"{self.name}: {rung.name}", 4.0, lambda: self._climb(rung, size or self.size))
 
     def _climb(self, rung: Rung, size: int) -> None:
         sheet = self.sheet
-        ready = make_rung(rung, self.net, size, sheet.device, quick=sheet.quick)
+        ready = make_rung(rung, self.net, size, sheet.device)
         try:
-            first = seconds_of(ready.step, sheet.device)  # with what is compiled or searched for
+            first = seconds_of(ready.step, sheet.device)
             memory = peak_mib(ready.step, sheet.device)
             once = milliseconds(ready.step, sheet.device)()
             arms = {rung.name: ready.step} | self._reference(rung, size, memory)

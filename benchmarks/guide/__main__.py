@@ -25,12 +25,12 @@ def measure(
 
     from benchmarks.guide.claims import CLAIMS
     from benchmarks.guide.run import chosen, run_guide
-    from benchmarks.guide.show import made, summary, terminal_table, write
+    from benchmarks.guide.show import summary, terminal_table, write
     from hasten.observe.env import environment
 
     claims = chosen(CLAIMS, only or [])
     if out is not None:
-        made(out)
+        out.mkdir(parents=True, exist_ok=True)  # before the measuring, which takes long
     facts = environment()
     console = Console()
     with Console(stderr=True).status("") as status:

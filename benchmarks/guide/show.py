@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.guide.claim import Result
-from hasten.files import replacing
+from hasten.observe.rundir import write_json
 
 _STYLE = {"holds": "green", "does not hold": "red", "can't tell": "yellow", "not measured": "dim"}
 _COLUMNS = ("claim", "published", "measured here", "verdict")
@@ -84,31 +82,7 @@ def as_json(results: Sequence[Result], *, budget_s: float, environment: dict[str
     return {"budget_s": budget_s, "environment": environment, "claims": claims}
 
 
-def made(out: Path) -> Path:
-    """The folder `out`, made where it wasn't there; asked before the measuring, which takes long.
-
-    Raises ValueError if it can't be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(out, error) from None
-    return out
-
-
-def _unwritable(out: Path, error: OSError) -> ValueError:
-    return ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder")
-
-
 def write(out: Path, results: Sequence[Result], *, budget_s: float, environment: dict[str, Any]) -> Path:
-    """Write guide.json into the folder `out`, and return it.
-
-    Raises ValueError if the folder can't be written.
-    """
-    facts = made(out) / "guide.json"
-    try:
-        with replacing(facts, out / f".guide.json.{os.getpid()}") as file:
-            file.write(json.dumps(as_json(results, budget_s=budget_s, environment=environment), indent=1).encode())
-    except OSError as error:
-        raise _unwritable(out, error) from None
-    return facts
+    """Write guide.json into the folder `out`, and return it."""
+    write_json(out / "guide.json", as_json(results, budget_s=budget_s, environment=environment))
+    return out / "guide.json"

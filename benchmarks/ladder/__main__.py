@@ -29,12 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from benchmarks.data import phantoms
 from benchmarks.harness import Claim, arguments, busy_machine, finish
-from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
+from benchmarks.ladder.climb import Attempt, check_installed, climb
 from benchmarks.ladder.outcome import best_within
 from benchmarks.ladder.rungs import RUNGS, THIRD, Rung, rungs_named
-from benchmarks.ladder.show import Ladder, standalone_chart, standalone_curves, terminal_table
+from benchmarks.ladder.show import Ladder, chart, standalone_curves, terminal_table
 from benchmarks.ladder.task import Task, task_of
 from benchmarks.outcome import faster, series
 from hasten.recipes.recipe import PeerSettings
@@ -93,7 +95,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         override={"nargs": "+", "default": [], "metavar": "a.b=v", "help": "settings of Hasten's runs"},
         membrane={"type": Path, "help": "folder of the membrane data; without it that part is left out"},
         work={"type": Path, "help": "keep the result of every run, and the phantoms, here, and reuse what is there"},
-        rescore={"action": "store_true", "help": "spleen: also score the best weights in the files' own voxels"},
     )  # fmt: skip
     others = busy_machine()
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
@@ -106,9 +107,7 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
     rungs = [attempt.rung for attempt in part.attempts]
     result = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
-    if given.rescore and part.name == "spleen":
-        rescore(part, work, results)
-    print_table(result)
+    Console().print(terminal_table(result))
     settings = {
         "about": __doc__,
         "task": {"train": len(part.task.train), "validation": len(part.task.validation), "patch": part.task.patch,
@@ -119,8 +118,8 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     name = "_".join(["ladder", part.name, *given.rungs])
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
-    chart = standalone_curves(result, part.published) if part.published else standalone_chart(result)
-    path.with_suffix(".svg").write_text(chart, encoding="utf-8")
+    drawn = standalone_curves(result, part.published) if part.published else chart(result)
+    path.with_suffix(".svg").write_text(drawn, encoding="utf-8")
 
 
 # What is run
@@ -145,7 +144,7 @@ def parts(given: argparse.Namespace, work: Path) -> list[Part]:
 def hippocampus(given: argparse.Namespace, work: Path) -> Part:
     return Part(
         name="hippocampus",
-        task=hippocampus_task(given.data, given.override),
+        task=recipe_task("hippocampus", given.data, given.override),
         # The lower rungs are stopped at 0.85, which is as far as they come in minutes.
         attempts=attempts(given, target=0.88, slow_target=0.85, cap=500, slow_cap=300),
         level=0.85,
@@ -159,19 +158,11 @@ def hippocampus(given: argparse.Namespace, work: Path) -> Part:
 
 
 def spleen(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.compare import written_twin
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
-
-    recipe = load_recipe("spleen")
-    twin = twin_of(recipe, reduced=True)
-    data = written_twin(recipe, twin, work)
-    config = run_of(recipe, [f"data.source={data}", *given.override], twin=twin)
+    task = reduced_task("spleen", given, work)
     return Part(
         name="spleen",
-        task=task_of(config, twin.peer, name="spleen, reduced phantoms"),
-        attempts=attempts(given, target=0.9, cap=900, slow_cap=2400, keep_weights=given.rescore),
+        task=dataclasses.replace(task, name="spleen, reduced phantoms"),
+        attempts=attempts(given, target=0.9, cap=900, slow_cap=2400),
         level=0.9,
         levels=(0.80, 0.85, 0.90),
         goals=(
@@ -204,24 +195,11 @@ def nnunet(given: argparse.Namespace, work: Path) -> Part:
 
 
 def membrane(given: argparse.Namespace, work: Path) -> Part:
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-
-    recipe = load_recipe("membrane")
-    config = run_of(recipe, [f"data.source={given.membrane.resolve()}", *FILL, *given.override])
-    return _in_equal_time(task_of(config, recipe.peer, name="membrane"), given)
+    return _in_equal_time(recipe_task("membrane", given.membrane, [*FILL, *given.override]), given)
 
 
 def microscopy(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.compare import written_twin
-    from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
-
-    recipe = load_recipe("microscopy")
-    twin = twin_of(recipe, reduced=True)
-    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *FILL, *given.override], twin=twin)
-    return _in_equal_time(task_of(config, twin.peer, name="microscopy"), given)
+    return _in_equal_time(reduced_task("microscopy", given, work, *FILL), given)
 
 
 def _in_equal_time(task: Task, given: argparse.Namespace) -> Part:
@@ -261,18 +239,31 @@ def tiny(given: argparse.Namespace, work: Path) -> Part:
     )
 
 
-def hippocampus_task(data: Path, overrides: Sequence[str]) -> Task:
+def recipe_task(name: str, data: Path, overrides: Sequence[str]) -> Task:
+    """Of a recipe on its real data."""
     from hasten.recipes.load import load_recipe
     from hasten.recipes.run import run_of
 
-    recipe = load_recipe("hippocampus")
-    config = run_of(recipe, [f"data.source={data.resolve()}", *overrides])
-    return task_of(config, recipe.peer, name="hippocampus")
+    recipe = load_recipe(name)
+    return task_of(run_of(recipe, [f"data.source={data.resolve()}", *overrides]), recipe.peer, name=name)
+
+
+def reduced_task(name: str, given: argparse.Namespace, work: Path, *more: str) -> Task:
+    """Of a recipe on its small phantoms."""
+    from benchmarks.ladder.compare import written_twin
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.run import run_of
+    from hasten.recipes.twin import twin_of
+
+    recipe = load_recipe(name)
+    twin = twin_of(recipe, reduced=True)
+    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *more, *given.override], twin=twin)
+    return task_of(config, twin.peer, name=name)
 
 
 def attempts(
     given: argparse.Namespace, *, target: float, cap: float, slow_cap: float, slow_target: float | None = None,
-    keep_weights: bool = False, rungs: Sequence[str] = (),
+    rungs: Sequence[str] = (),
 ) -> tuple[Attempt, ...]:  # fmt: skip
     """The rungs of --rungs, else `rungs`, else all; those below MONAI's fast one have a cap and seeds of their own."""
     return tuple(
@@ -281,7 +272,6 @@ def attempts(
             target=(slow_target or target) if is_slow(rung) else target,
             cap=(given.cap_slow or slow_cap) if is_slow(rung) else (given.cap or cap),
             seeds=(given.seeds_slow or 1) if is_slow(rung) else (given.seeds or 3),
-            keep_weights=keep_weights,
         )
         for rung in rungs_named(given.rungs or rungs)
     )
@@ -329,22 +319,6 @@ def _best_in_time(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]
         )
         claims.append(Claim(name, more, "> 0", more is not None and more > 0))
     return claims
-
-
-def rescore(part: Part, work: Path, results: Mapping[str, list[dict[str, Any]]]) -> None:
-    from benchmarks.rescore import rescored
-
-    for attempt in part.attempts:
-        for seed, result in enumerate(results[attempt.rung.name]):
-            weights = weights_of(result_path(part.task, attempt, seed, work))
-            own = attempt.rung.module in ("program", "hasten")
-            result["original_voxel_dice"] = rescored(part.task, weights, depth_first=own)
-
-
-def print_table(result: Ladder) -> None:
-    from rich.console import Console
-
-    Console().print(terminal_table(result))
 
 
 if __name__ == "__main__":

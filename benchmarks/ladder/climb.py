@@ -36,8 +36,6 @@ class Attempt:
     """Seconds from process start after which a run is stopped."""
     seeds: int = 3
     device: str = "auto"
-    keep_weights: bool = False
-    """Those of the best validation, where `weights_of` says."""
 
 
 def check_installed(rungs: Sequence[Rung]) -> None:
@@ -70,15 +68,13 @@ def run_one(task: Task, attempt: Attempt, seed: int, work: Path, tell: Callable[
     rung = attempt.rung
     flags, out = _flags(attempt, seed), result_path(task, attempt, seed, work)
     who = f"{rung.label}, seed {seed}"
-    if has_ended(out) and (weights_of(out).is_file() or not attempt.keep_weights):
+    if has_ended(out):
         tell(f"{who}: kept from before")
         return _read(out)
     tell(f"{who}: to {attempt.target:g}, at most {attempt.cap:.0f} s")
     out.unlink(missing_ok=True)
     module = f"benchmarks.ladder.arms.{rung.module}"
     command = [sys.executable, "-m", module, "--task", str(path), "--out", str(out), *flags]
-    if attempt.keep_weights:
-        command += ["--weights", str(weights_of(out))]
     log = out.with_suffix(".log")
     limit = GRACE * attempt.cap + _START
     code = _run(command, log, limit)
@@ -119,10 +115,6 @@ def result_path(task: Task, attempt: Attempt, seed: int, work: Path) -> Path:
 def _flags(attempt: Attempt, seed: int) -> list[str]:
     return ["--seed", str(seed), "--target", f"{attempt.target:g}", "--max-seconds", f"{attempt.cap:g}",
             "--device", attempt.device, *attempt.rung.flags]  # fmt: skip
-
-
-def weights_of(out: Path) -> Path:
-    return out.with_suffix(".pt")
 
 
 def said_of(result: Result) -> str:

@@ -94,10 +94,7 @@ def conclude(arm: Arm, record: Record, passed: Pass) -> None:
     scores = validate(arm)
     record.seconds["validate"] += time.perf_counter() - start
     record.stopped = over  # set before the point is written, so that the file says it too
-    before = record.best()
-    value = record.validated(epoch, scores, **passed.figures())
-    if given.weights is not None and (before is None or value > before):
-        torch.save(arm.net.state_dict(), given.weights)
+    record.validated(epoch, scores, **passed.figures())
 
 
 @dataclass(kw_only=True, slots=True)

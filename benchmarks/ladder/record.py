@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,6 @@ class ArmArguments:
     workers: int
     """Threads that fill a cache, or processes of a loader."""
     device: str = "auto"
-    weights: Path | None = None
-    """Keep the best validation's weights in this file."""
 
 
 def arm_parser(description: str) -> argparse.ArgumentParser:
@@ -66,7 +64,6 @@ def arm_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=usable_cores(), help="torch threads")
     parser.add_argument("--workers", type=int, default=usable_cores(), help="cache threads or loader processes")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--weights", type=Path, help="keep the best validation's weights in this file")
     return parser
 
 
@@ -78,38 +75,22 @@ def arm_arguments(description: str, argv: Sequence[str] | None = None) -> ArmArg
 def to_arguments(given: argparse.Namespace) -> ArmArguments:
     """Of the flags that `arm_parser` knows; an arm with more flags parses for itself and reads those there."""
     task = read_task(given.task)
-    return ArmArguments(
-        task=task,
-        out=given.out,
-        seed=given.seed,
-        target=task.target if given.target is None else given.target,
-        max_seconds=given.max_seconds,
-        max_epochs=given.max_epochs,
-        threads=given.threads,
-        workers=given.workers,
-        device=given.device,
-        weights=given.weights,
-    )
+    flags = {each.name: getattr(given, each.name) for each in fields(ArmArguments)}
+    return ArmArguments(**flags | {"task": task, "target": task.target if given.target is None else given.target})
 
 
 # Scores
 
 
-def class_masks(labels: Tensor, task: Task, *, values: bool = False) -> Tensor:
-    """(K, ...) bool, one mask for each of `task.class_names`, of a label map (...) of class index.
-
-    values: the map holds label values instead of positions among them. Its mean of regions is that of their masks.
-    """
+def class_masks(labels: Tensor, task: Task) -> Tensor:
+    """(K, ...) bool, one mask for each of `task.class_names`, of a label map (...) of class index."""
     import torch
 
     known = sorted(task.labels)
     if task.regions:
-        wanted = [
-            members if values else tuple(known.index(value) for value in members) for members in task.regions.values()
-        ]
+        wanted = [tuple(known.index(value) for value in members) for members in task.regions.values()]
         return torch.stack([torch.isin(labels, torch.tensor(list(each), device=labels.device)) for each in wanted])
-    numbers = known[1:] if values else range(1, len(known))
-    return torch.stack([labels == number for number in numbers])
+    return torch.stack([labels == number for number in range(1, len(known))])
 
 
 def case_scores(predicted: Tensor, labelled: Tensor) -> list[float]:

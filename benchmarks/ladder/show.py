@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ladder.figure import Bar, alone, ladder
 from benchmarks.ladder.outcome import (
     Result,
     Time,
@@ -26,6 +28,7 @@ from hasten.observe.rundir import write_json
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
 from hasten.report.model import Key
+from tools.benchmark_chart import Bar, draw
 
 JSON, CHART = "ladder.json", "ladder.svg"
 _MINUTES = (1, 2, 5, 10, 20, 50, 100)
@@ -149,20 +152,17 @@ def _time(time: Time | None) -> dict[str, Any] | None:
     return None if time is None else {"seconds": time.seconds, "reached": time.reached}
 
 
-def chart(actual: Ladder) -> str:
-    """The <svg> of all bars, in colours that `alone` makes plain."""
-    bars = []
-    for rung in actual.rungs:
-        time = actual.time(rung)
+def chart(result: Ladder) -> str:
+    """An SVG file of the median time and the range of each rung."""
+    bars: list[Bar] = []
+    for rung in result.rungs:
+        time = result.time(rung)
         if time is not None:
-            times = [time_to(result, actual.level) for result in actual.results[rung.name]]
-            bars.append(Bar(rung.label, time, times, rung.module in ("program", "hasten")))
-    return ladder(bars, f"Seconds to the target, rung by rung, of {actual.task.name}")
-
-
-def standalone_chart(result: Ladder) -> str:
-    """The same as a file."""
-    return alone(chart(result), f"{result.task.name}: seconds to {result.goal}")
+            # A run that was ended before it had validated anything has taken no time.
+            seconds = [max(0.1, time_to(run, result.level).seconds) for run in result.results[rung.name]]
+            middle = max(0.1, time.seconds)
+            bars.append((result.task.name, rung.label, middle, min(seconds), max(seconds), not time.reached))
+    return draw(f"{result.task.name}: seconds to {result.goal}", "from process start; median and range", bars)
 
 
 def standalone_curves(result: Ladder, published: float) -> str:
@@ -191,7 +191,7 @@ def write(out: Path, result: Ladder) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / JSON, as_json(result))
         with replacing(out / CHART, out / f".{CHART}") as file:
-            file.write(standalone_chart(result).encode())
+            file.write(chart(result).encode())
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
     return [out / JSON, out / CHART]
@@ -209,3 +209,38 @@ def _curve_lines(actual: Ladder, unit: float = 1.0) -> tuple[list[Line], tuple[K
             x, y = [point["seconds"] / unit for point in known], [point[metric] for point in known]
             lines.append(Line(x=x, y=y, color=hue, width=2.4 if rung.name == "hasten" else 1.2))
     return [line for line in lines if len(line.x)], tuple(keys)
+
+
+def alone(svg: str, title: str, keys: Sequence[Key] = ()) -> str:
+    """The drawing as a file of its own, on white, with its title and the legend `keys` above."""
+    box = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0]
+    width, height = (float(side) for side in box.split())
+    above = 26 + 18 * len(keys)
+    head = f'<text x="8" y="18" font-size="14" font-weight="600" fill="var(--ink)">{escape(title)}</text>'
+    head += "".join(_legend(key, 36 + 18 * place) for place, key in enumerate(keys))
+    inner = svg[svg.index(">") + 1 : svg.rindex("</svg>")]
+    text = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        f' viewBox="0 0 {width:g} {height + above:g}" width="{1.5 * width:g}"'
+        f' font-family="system-ui, sans-serif" font-size="13"><title>{escape(title)}</title>'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>{head}<g transform="translate(0 {above})">{inner}</g>'
+        "</svg>\n"
+    )
+    for name, hue in _light_colors().items():
+        text = text.replace(f"var({name})", hue)
+    return text
+
+
+def _light_colors() -> dict[str, str]:
+    """Those of the pages' light sheet, by the name of their variable."""
+    sheet = (resources.files("hasten.report") / "style.css.j2").read_text(encoding="utf-8")
+    return dict(re.findall(r"(--[\w-]+): (#\w+)", sheet.partition("}")[0]))
+
+
+def _legend(key: Key, y: float) -> str:
+    dashes = ' stroke-dasharray="5 4"' if key.dashed else ""
+    return (
+        f'<line x1="8" x2="30" y1="{y - 4}" y2="{y - 4}" stroke-width="2"{dashes}'
+        f' style="stroke:var({key.color})"/>'
+        f'<text x="38" y="{y}" fill="var(--muted)">{escape(key.name)}</text>'
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,36 +16,25 @@ from typing import Any
 import psutil
 
 from benchmarks.engines.sliding import status
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, in_child
 
 
-def measured(arm: str, what: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
+def measured(arm: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
     """`seconds`, and `mib` of resident memory at the peak, children's too, above what was held before.
 
-    arm: hasten, monai or nnunet, and with nnunet_processes the variant of the work that is called so.
+    arm: hasten, monai or nnunet_processes.
     """
     Path(job["out"]).mkdir(parents=True, exist_ok=True)
-    package, _, way = arm.partition("_")
-    words = (package, f"{what}_{way}" if way else what, json.dumps(job))
-    return in_child("child", *words, path=nnunet if package == "nnunet" else None)
+    package = arm.partition("_")[0]
+    env = {name: str(ROOT) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
+    if package == "nnunet":
+        env["PYTHONPATH"] = os.pathsep.join([str(nnunet), os.environ.get("PYTHONPATH", "")])
+    figures: dict[str, float] = in_child("benchmarks.predictions.child", package, json.dumps(job), env=env)
+    return figures
 
 
-def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, float]:
-    """What a module of this folder prints last. path: a further folder to import from."""
-    paths = [str(path)] if path else []
-    folders = {name: str(ROOT) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.predictions.{module}", *words], cwd=ROOT, capture_output=True, text=True,
-        check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, **folders, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise RuntimeError(f"{module} {' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def main(arm: str, what: str, job: dict[str, Any]) -> dict[str, float]:
-    work = getattr(importlib.import_module(f"benchmarks.predictions.{arm}_arm"), what)(job)
+def main(arm: str, job: dict[str, Any]) -> dict[str, float]:
+    work = importlib.import_module(f"benchmarks.predictions.{arm}_arm").end(job)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     with tree_peak() as peak:
@@ -84,4 +72,4 @@ def tree_peak() -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))
+    print(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]))))

@@ -35,24 +35,6 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
     return run
 
 
-def export(job: dict[str, Any]) -> Callable[[], object]:
-    """From scores of the same organs on the grid that MONAI makes, whose sides may be a voxel longer."""
-    import torch
-    from monai.data import MetaTensor
-
-    from benchmarks.predictions.scene import organ_scores
-
-    before = _before(job["spacing"], crop=False)
-    after, row = _after(before, job["out"]), before({"image": str(job["images"][0])})
-    width, height, depth = row["image"].shape[1:]
-    scores = torch.from_numpy(organ_scores((depth, height, width), 0)).transpose(1, 3).contiguous()
-
-    def run() -> None:
-        after({**row, "pred": MetaTensor(scores, meta=row["image"].meta)})
-
-    return run
-
-
 def _before(spacing: list[float], *, crop: bool) -> Any:
     from monai.transforms import (
         Compose,

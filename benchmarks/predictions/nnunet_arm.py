@@ -1,7 +1,7 @@
 """nnU-Net 2: its preprocessor, its predictor and its export, all as they come, with plans that ask for the same.
 
-`end` takes one case after another in this process; `end_processes` is nnU-Net's default call, whose preprocessing and
-export have processes of their own; their start and their memory count.
+This is nnU-Net's default call, whose preprocessing and export have processes of their own; their start and their memory
+count.
 
 Its CT normalization with a mean and deviation of the window's gives the same input; as its plans have it by default,
 scores are resampled linearly by scikit-image. Mirroring is off, as in the other arms.
@@ -10,36 +10,10 @@ scores are resampled linearly by scikit-image. Mirroring is off, as in the other
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
-    import torch
-
-    predictor, plans, configuration, dataset = _predictor(job)
-    reader, prepare = plans.image_reader_writer_class(), configuration.preprocessor_class(verbose=False)
-
-    def run() -> None:
-        for image, name in zip(job["images"], job["names"], strict=True):
-            array, properties = reader.read_images([str(image)])
-            data, _, properties = prepare.run_case_npy(array, None, properties, plans, configuration, dataset)
-            scores = predictor.predict_sliding_window_return_logits(torch.from_numpy(data)).cpu()
-            _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / name)
-
-    return run
-
-
-def end_processes(job: dict[str, Any]) -> Callable[[], object]:
-    predictor = _predictor(job)[0]
-    images, targets = [[str(image)] for image in job["images"]], [f"{job['out']}/{name}" for name in job["names"]]
-    return lambda: predictor.predict_from_files(images, targets)
-
-
-def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """And its plans, its configuration and the dataset.json."""
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
@@ -53,26 +27,8 @@ def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     )  # fmt: skip
     weights = [network.state_dict()]
     predictor.manual_initialization(network, plans, configuration, weights, dataset, "", None)
-    return predictor, plans, configuration, dataset
-
-
-def export(job: dict[str, Any]) -> Callable[[], object]:
-    plans, configuration, dataset = _plans(job, (96, 96, 96))
-    array, properties = plans.image_reader_writer_class().read_images([str(job["images"][0])])
-    shape = array.shape[1:]
-    properties["shape_before_cropping"] = properties["shape_after_cropping_and_before_resampling"] = shape
-    properties["bbox_used_for_cropping"] = [[0, side] for side in shape]
-    scores = np.load(job["scores"])
-    return lambda: _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / job["names"][0])
-
-
-def _write(scores: Any, properties: Any, configuration: Any, plans: Any, dataset: Any, target: Path) -> None:
-    import torch
-    from nnunetv2.inference.export_prediction import export_prediction_from_logits
-
-    export_prediction_from_logits(
-        scores, properties, configuration, plans, dataset, str(target), num_threads_torch=torch.get_num_threads()
-    )
+    images, targets = [[str(image)] for image in job["images"]], [f"{job['out']}/{name}" for name in job["names"]]
+    return lambda: predictor.predict_from_files(images, targets)
 
 
 def _plans(job: dict[str, Any], patch: tuple[int, ...]) -> tuple[Any, Any, dict[str, Any]]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from hasten.config.schema import Spacing, Triple
 from hasten.prediction.ensemble import Member, read_members, with_infer
@@ -40,23 +39,6 @@ def organs(shape: Triple, seed: int) -> tuple[np.ndarray, np.ndarray]:
     for plane in image:
         plane += rng.standard_normal(plane.shape, np.float32) * np.float32(8)
     return image.astype(np.int16), label
-
-
-def organ_scores(shape: Triple, seed: int) -> np.ndarray:
-    """(14, D, H, W) float32, what a network that knows the ellipsoids would give: the logits of soft boundaries."""
-    scores = np.zeros((CLASSES, *shape), np.float32)
-    for value, distance in _distances(shape, seed):
-        np.clip(20 * (1 - np.sqrt(distance)), -12, 12, out=scores[value])
-    return scores
-
-
-def label_scores(label: np.ndarray, shape: Triple) -> np.ndarray:
-    """(14, D, H, W) float32 logits of a network that is as sure of class 1 as a voxel of this grid is covered by it."""
-    whole = torch.from_numpy(label == 1)[None, None].float()
-    covered = interpolate(whole, size=shape, mode="area")[0, 0].clamp(1e-5, 1 - 1e-5)
-    scores = np.full((CLASSES, *shape), -12.0, np.float32)
-    scores[0], scores[1] = (1 - covered).log().numpy(), covered.log().numpy()
-    return scores
 
 
 def _axes(shape: Triple) -> list[np.ndarray]:

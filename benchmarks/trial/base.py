@@ -1,4 +1,4 @@
-"""What trials copy from, made once: tiny data sets of phantoms, finished runs on them, their cache."""
+"""What trials copy from, made once: tiny data sets of phantoms, and finished runs on them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.trial.judge import Ended
 from benchmarks.trial.run import Box
+from hasten.observe.rundir import METRICS_JSONL, read_jsonl
 
 FAST = (
     "train.steps=4", "network.channels=[4,8]", "sample.batch_size=2", "train.precision=fp32",
@@ -51,9 +52,6 @@ def make_base(folder: Path) -> Path:
     box = Box(folder=folder / "w", base=folder)
     for data, run, settings in (("volumes", "run", TINY), ("pictures", "flat-run", TINY_2D)):
         _done(box.hasten("train", str(folder / data), "--out", str(folder / run), *settings, seconds=300))
-    shutil.copytree(folder / "w" / "cache", folder / "cache")
-    for run, settings in (("long-run", LONG), ("wide-run", WIDE)):
-        _done(box.hasten("train", str(folder / "volumes"), "--out", str(folder / run), *settings, seconds=300))
     _stopped_run(box)
     return folder
 
@@ -65,8 +63,6 @@ def _done(ended: Ended) -> None:
 
 LONG = (*TINY, "train.steps=160", "train.validate_every=40", "train.checkpoint_every=5")
 """Of a training of two to four seconds, long enough to be stopped in the middle."""
-WIDE = (*TINY, "train.steps=2", "prepare.spacing=[0.25,0.25,0.25]")
-"""Of one whose cache takes long enough to build to be hit."""
 
 
 def _stopped_run(box: Box) -> None:
@@ -80,24 +76,9 @@ def _stopped_run(box: Box) -> None:
         raise RuntimeError(f"the run to be stopped: {ended}")
 
 
-def steps_of(run: Path) -> list[tuple[int, float]]:
-    """(step, loss) of the train lines of a run's metrics, in the order of the file."""
-    path = run / "metrics.jsonl"
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    results = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and "loss" in record:
-            results.append((int(record["step"]), float(record["loss"])))
-    return results
-
-
 def wait_for_step(run: Path, step: int, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not any(at >= step for at, _ in steps_of(run)):
+    while time.monotonic() < end and all(row.get("step", 0) < step for row in read_jsonl(run / METRICS_JSONL)):
         time.sleep(0.01)
 
 
@@ -134,6 +115,3 @@ def train_args(source: str | Path, *more: str, settings: Sequence[str] = TINY) -
 
 def plan_args(source: str | Path, *more: str) -> list[str]:
     return ["plan", str(source), "--out", "plan.json", *more]
-
-
-Maker = Callable[[Box], Path]

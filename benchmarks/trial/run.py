@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,8 @@ class Command:
     expect: Expect = "refused"
     names: Sequence[str] = ()
     """A clear message has one of them in it: the file, field or option that is wrong."""
-    env: Mapping[str, str] = field(default_factory=dict)
     may_change: Sequence[str] = ("out", "cache")
     """Names in the trial's folder that the command may write to; any other file must stay as it was."""
-    before: Callable[[], object] | None = None
-    """Called in the command's process before it starts."""
     check: Callable[[Ended], str] | None = None
     """Looks at what the command left; the damage in words, or nothing."""
     seconds: float = SECONDS
@@ -62,14 +59,14 @@ class Box:
     base: Path
     """What trials copy from: `benchmarks.trial.base` says what is there."""
 
-    def start(self, args: Sequence[str], *, env: Mapping[str, str] | None = None, before: Any = None) -> Process:
+    def start(self, args: Sequence[str]) -> Process:
         """`hasten ARGS` as a process beside this one."""
         log = self.folder.parent / f"{time.monotonic_ns()}"
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _be_hasten(args, self.folder, log, {**_environment(self.folder), **(env or {})}, before)
+            _be_hasten(args, self.folder, log)
         return Process(pid, log)
 
     def hasten(self, *args: str, seconds: float = SECONDS) -> Ended:
@@ -111,7 +108,7 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _be_hasten(args: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], before: Any) -> None:
+def _be_hasten(args: Sequence[str], folder: Path, log: Path) -> None:
     """Become the command; never returns. Ends as the interpreter would end it."""
     code = 1
     try:
@@ -119,12 +116,10 @@ def _be_hasten(args: Sequence[str], folder: Path, log: Path, env: Mapping[str, s
             os.dup2(os.open(f"{log}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(folder)
-        os.environ.update(env)
+        os.environ.update(_environment(folder))
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))
         sys.argv = ["hasten", *args]
-        if before is not None:
-            before()
         from hasten.cli.main import main
 
         main()
@@ -204,7 +199,7 @@ def _tried(trial: Trial, box: Box) -> Verdict:
     if isinstance(command, Verdict):
         return command
     before = snapshot(box.folder, command.may_change)
-    ended = box.start(command.args, env=command.env, before=command.before).wait(command.seconds)
+    ended = box.start(command.args).wait(command.seconds)
     damage = changes(before, snapshot(box.folder, command.may_change))
     if not damage and command.check is not None:
         damage = command.check(ended)

@@ -7,13 +7,11 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
 import torch
 
 from benchmarks.augments import batchgenerators_arm, monai_arm, torchio_arm
-from benchmarks.augments.patches import Case, Nnunet, volumes
+from benchmarks.augments.patches import Nnunet, volumes
 
 TINY = Nnunet(side=12, batch=2)
 STILL = replace(
@@ -21,13 +19,6 @@ STILL = replace(
     contrast_prob=0.0, gamma_inverted_prob=0.0, gamma_prob=0.0,
 )  # fmt: skip
 NEEDS = {batchgenerators_arm: ("batchgeneratorsv2", "batchgenerators"), torchio_arm: ("torchio",)}
-LOADERS = [
-    (arm, loader)
-    for arm, loaders in ((batchgenerators_arm, ("nondet", "dataloader", "inline")),
-                         (monai_arm, ("processes", "thread", "inline")),
-                         (torchio_arm, ("processes", "queue", "inline")))
-    for loader in loaders
-]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -52,22 +43,6 @@ def taken(batches: Any, count: int) -> list[Any]:
         return list(itertools.islice(result, count))
 
 
-def copies(cases: list[Case]) -> list[Case]:
-    return [Case(case.image.clone(), case.label.clone()) for case in cases]
-
-
-def children() -> set[int]:
-    """Process ids; the server of `tests.processes` may be among them."""
-    return {process.pid for process in psutil.Process().children()}
-
-
-def unchanged(cases: list[Case], before: list[Case]) -> bool:
-    return all(
-        torch.equal(case.image, old.image) and torch.equal(case.label, old.label)
-        for case, old in zip(cases, before, strict=True)
-    )
-
-
 def flips(volume: torch.Tensor) -> Iterator[torch.Tensor]:
     for count in range(4):
         for axes in itertools.combinations((-3, -2, -1), count):
@@ -78,42 +53,6 @@ def is_flip(result: torch.Tensor, wanted: torch.Tensor, atol: float, margin: int
     """Alike up to a mirror, `margin` voxels from the border or more."""
     inside = (..., *(slice(margin, side - margin) for side in result.shape[-3:]))
     return any(torch.allclose(result[inside], turned[inside], rtol=0, atol=atol) for turned in flips(wanted))
-
-
-@pytest.mark.parametrize(
-    ("arm", "loader"),
-    [pytest.param(*each, marks=() if each[1] == "inline" else pytest.mark.slow) for each in LOADERS],
-)
-def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
-    need(arm)
-    programs = children()
-    cases = volumes(2, (TINY.source + 3,) * 3)
-    before = copies(cases)
-    result = taken(arm.nnunet(cases, TINY, loader=loader, workers=1), 4)
-    for image, label in result:
-        assert image.shape == label.shape == (2, 1, 12, 12, 12)
-        assert image.dtype == torch.float32
-        assert torch.isfinite(image).all()
-        assert set(label.unique().tolist()) <= {0, 1, 2}
-    assert not torch.equal(result[0][0], result[1][0])
-    assert unchanged(cases, before)
-    assert children() == programs  # workers end with the iterator
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
-def test_as_often_as_nnunet(arm: ModuleType) -> None:
-    """A patch stays as it is if no change but the mirror is drawn: the product of all the probabilities not to."""
-    need(arm)
-    cases = volumes(1, (TINY.source,) * 3)
-    starts = ((TINY.source - 12) // 2, (TINY.source - 11) // 2)  # an odd side less an even one has two middles
-    middles = [cases[0].image[:, start : start + 12, start : start + 12, start : start + 12] for start in starts]
-    work = replace(TINY, batch=200)
-    ((images, _),) = taken(arm.nnunet(cases, work, loader="inline"), 1)
-    share = np.mean([any(is_flip(image, one, 1e-6) for one in middles) for image in images])
-    expected = 0.8 * 0.8 * 0.9 * (1 - 0.2 * 0.5) * (1 - 0.25 * 0.5)
-    expected *= 1 - 0.4 if arm is torchio_arm else 0.85 * 0.85 * 0.9 * 0.7
-    assert share == pytest.approx(expected, abs=0.09)  # 3 standard deviations
 
 
 CHANGES: dict[str, tuple[dict[str, Any], float]] = {
@@ -145,10 +84,3 @@ def test_the_same_change_in_all_arms(change: str) -> None:
         need(torchio_arm)
         ((result, _),) = taken(torchio_arm.nnunet(cases, work, loader="inline"), 1)
         assert is_flip(result, wanted, atol, margin)
-
-
-@pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
-def test_too_small_a_case(arm: ModuleType) -> None:
-    need(arm)
-    with pytest.raises(ValueError, match=r"case 0 of shape .* smaller than the 19 voxels"):
-        arm.nnunet(volumes(1, (18, 30, 30)), TINY)

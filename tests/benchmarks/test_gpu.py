@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,17 +45,6 @@ def test_a_part_never_takes_what_is_kept_back_for_later_ones(left: float, number
         assert seconds == part.least or left - seconds >= sum(other.least for other in later)
 
 
-def test_the_usual_budget_has_room_for_all() -> None:
-    left, shares = 540.0, {}
-    for number, part in enumerate(PARTS):
-        seconds = seconds_for(part, PARTS[number + 1 :], left)
-        assert seconds is not None, part.name
-        shares[part.name] = seconds
-        left -= seconds
-    assert shares["target"] >= 100
-    assert shares["gate"] >= 40
-
-
 def test_all_parts_run_and_finished_ones_do_not(tmp_path: Path, started: list[tuple[str, float]]) -> None:
     write_sheet(tmp_path, "steps", FINISHED)
     write_sheet(tmp_path, "feed", RUNNING)
@@ -65,16 +53,6 @@ def test_all_parts_run_and_finished_ones_do_not(tmp_path: Path, started: list[tu
     started.clear()
     gpu.main(["--out", str(tmp_path), *REHEARSE, "--again", "--parts", "steps"])
     assert [name for name, _ in started] == ["steps"]
-
-
-@pytest.mark.parametrize("argv", [("--device", "cpu"), ()], ids=["cpu without quick", "no CUDA device"])
-def test_a_machine_without_a_gpu_is_told_how_to_rehearse(
-    tmp_path: Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        gpu.main(["--out", str(tmp_path), *argv])
-    assert "--quick" in capsys.readouterr().err
 
 
 @pytest.mark.slow

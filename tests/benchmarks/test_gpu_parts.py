@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpus import arms, feed, gate, rungs, steps, target
-from benchmarks.gpus.nets import NETS, build, net_named, operations
+from benchmarks.gpus import feed, gate, rungs, target
+from benchmarks.gpus.nets import net_named
 from benchmarks.gpus.rungs import RUNGS, make_rung
 from benchmarks.gpus.sheet import Sheet, new_sheet
 
@@ -26,38 +26,14 @@ def rung(name: str) -> rungs.Rung:
     return next(rung for rung in RUNGS if rung.name == name)
 
 
-def test_mlperfs_network_is_as_large_and_costs_what_it_does() -> None:
-    net = NETS["mlperf"]
-    network = build(net, CPU)
-    widths = [module.out_channels for module in network.modules() if isinstance(module, torch.nn.Conv3d)]
-    assert widths[:2] == [32, 32]
-    assert max(widths) == 320
-    assert 30e6 < sum(weight.numel() for weight in network.parameters()) < 33e6
-    assert 2.5e12 < operations(net) < 3.2e12
-
-
-@pytest.mark.parametrize("name", [rung.name for rung in RUNGS if not rung.captured and not rung.compiled])
+@pytest.mark.parametrize("name", [rung.name for rung in RUNGS if not rung.captured])
 def test_every_rung_trains(name: str) -> None:
     net = net_named("spleen", quick=True)
-    ready = make_rung(rung(name), net, 2, CPU, quick=True)
+    ready = make_rung(rung(name), net, 2, CPU)
     ready.step()
     ready.step()
     if rung(name).fused:
         assert "norms" in ready.note
-
-
-class TestLadder:
-    def test_the_fastest_rung_is_claimed_and_tried_with_twice_the_patches(
-        self, sheet: Sheet, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ladder = steps.Ladder("mlperf", net_named("mlperf", quick=True), sheet, {})
-        ladder.size, ladder.pace = 2, {"eager fp32": 10.0, "hasten": 80.0}
-        tried: list[tuple[str, int | None]] = []
-        monkeypatch.setattr(ladder, "climb", lambda rung, size=None: tried.append((rung.name, size)))
-        ladder.finish()
-        assert tried == [("best, larger batch", 4)]
-        assert [claim.value for claim in sheet.claims] == [8.0, 80.0]
-        assert all(claim.holds for claim in sheet.claims)
 
 
 # Whole trainings
@@ -100,13 +76,6 @@ def test_the_gate_is_passed_only_if_every_run_passes() -> None:
     assert [claim.value for claim in passed] == [30.0, 2.0]
     failed = gate.claims({"hasten": [run_of({0.96: 20.0}), run_of({0.9: 30.0})], "monai": theirs}, 0.95)
     assert not any(claim.holds for claim in failed)
-
-
-def test_series_tell_bounds_from_times() -> None:
-    result = arms.series_of("x", [run_of({0.94: 10.0}), run_of({0.5: 80.0}, stopped="max_seconds")], 0.94)
-    assert result["x, to 0.94_s"] == [10.0]
-    assert result["x, to 0.94, at least_s"] == [90.0]
-    assert result["x, best"] == [0.94, 0.5]
 
 
 def test_the_claims_are_the_compiled_programs_where_there_is_one(sheet: Sheet) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Claim, arguments, finish, median_ratio
+from benchmarks.harness import Claim, arguments, finish
 
 
 @pytest.fixture(autouse=True)
@@ -37,25 +37,11 @@ def test_last_line_is_the_claims(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "commit" in record
 
 
-def test_quick_run_keeps_the_full_file(tmp_path: Path) -> None:
-    full = finish("fill", [], {"a_s": [1.0]}, tmp_path, quick=False, settings={"data": tmp_path, "sides": (1, 2)})
-    quick = finish("fill", [], {"a_s": [9.0]}, tmp_path, quick=True)
-    assert full != quick
-    assert json.loads(full.read_text())["settings"] == {"data": tmp_path.name, "sides": [1, 2]}
-    assert json.loads(quick.read_text())["quick"]
-
-
 def test_claims_on_figures_that_are_no_numbers() -> None:
     assert not Claim.at_least("x", float("nan"), 0).holds
     assert Claim.at_least("x", float("nan"), 0).value is None
     assert Claim.at_least("x", 2.0, 2).holds
     assert Claim.at_most("x", 2.0, 2).holds
-
-
-def test_ratio_of_an_arm_that_did_not_run() -> None:
-    assert median_ratio([4.0, 6.0], [2.0, 3.0]) == 2.0
-    assert median_ratio([4.0], None) is None
-    assert median_ratio([], [1.0]) is None
 
 
 def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

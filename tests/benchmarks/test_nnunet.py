@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
-from benchmarks.nnunet import _apart
 from benchmarks.nnunets.likeness import (
     Setting,
     distances,
@@ -59,9 +58,3 @@ def test_patches_are_distributed_as_nnunets(patch: tuple[int, ...]) -> None:
     theirs = series(nnunet_patches(cases, setting, (0, 1, 2), PATCHES))
     apart = distances(theirs, series(own_patches(cases, setting, PATCHES, seed=0)))
     assert max(apart.values()) < limit(PATCHES), apart
-
-
-def test_means_are_apart_in_deviations_of_their_difference() -> None:
-    assert _apart([1.0, 1.2, 0.8], [1.0, 1.1, 0.9]) == pytest.approx(0.0)
-    assert _apart([1.0, 1.2, 0.8], [2.0, 2.1, 1.9]) == pytest.approx(7.746, abs=1e-3)
-    assert _apart([1.0], [2.0]) is None

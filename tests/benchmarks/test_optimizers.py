@@ -9,11 +9,8 @@ import torch
 from torch import nn
 
 from benchmarks.engines.optimizers import (
-    PAIRS,
-    makers,
     peer_lamb,
     peer_lars,
-    ratios,
 )
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
@@ -48,10 +45,3 @@ def test_a_peers_loop_is_its_optimizer(
         optimizer.step()
     for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.allclose(result, wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_every_pair_is_measured() -> None:
-    names = set(makers())
-    assert {*PAIRS, *PAIRS.values()} <= names
-    figures = {name: [2.0 if name in PAIRS.values() else 1.0] for name in names}
-    assert ratios(figures) == dict.fromkeys(PAIRS, 2.0)

@@ -1,13 +1,11 @@
-"""The benchmark of predictions runs end to end on small phantoms, without nnU-Net."""
+"""A measurement that is longer than one call."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.predict import main
 from benchmarks.predictions.turns import UNFINISHED, Turn, run_turns
 
 
@@ -27,24 +25,3 @@ def test_a_call_goes_on_with_the_turns_that_are_left(tmp_path: Path) -> None:
     assert ran == [0, 1, 2]
     run_turns("part", turns(), file, {"size": (1, 3)}, stop_at=None)  # other settings are measured anew
     assert ran == [0, 1, 2] * 2
-
-
-@pytest.mark.slow
-def test_a_quick_run(tmp_path: Path) -> None:
-    main(["--quick", "--out", str(tmp_path), "--work", str(tmp_path / "work")])
-    [file] = tmp_path.glob("predict_*_quick.json")
-    results = json.loads(file.read_text())["results"]
-    assert {
-        "end/hasten_s",
-        "end/monai_s",
-        "export/hasten_s",
-        "export/monai_s",
-        "dice/thick slices/hasten_dice",
-        "dice/spleen phantoms/hasten_dice",
-        "memory/resampled/mib",
-    } <= set(results)
-    for scene in ("thick slices", "spleen phantoms"):
-        dice = {name: results[f"dice/{scene}/{name}_dice"]["median"] for name in ("hasten", "nearest")}
-        assert dice["hasten"] > dice["nearest"]
-    assert results["export/hasten_dice"]["min"] > 0.9
-    assert [path.suffix for path in tmp_path.iterdir() if path.is_file()] == [".json"]

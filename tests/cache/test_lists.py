@@ -189,7 +189,7 @@ def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache
 
 @pytest.mark.parametrize("home", ["file", "ram"])
 def test_batches_of_three_shards_are_those_of_one(three_shards: CaseSet, cache: CacheConfig, home: str) -> None:
-    from benchmarks.ours.feed import default_program
+    from benchmarks.feeds import default_program
     from hasten.config.schema import SampleConfig
 
     sample = SampleConfig(patch=(2, 2, 2), batch_size=4)

@@ -58,23 +58,23 @@ def test_a_changed_result_makes_the_pages_stale_until_they_are_written(copy: Pat
 
 
 def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Path) -> None:
-    record = json.loads(next((copy / "benchmarks/results").glob("step_amd-*.json")).read_text())
+    record = json.loads(next((copy / "benchmarks/results").glob("engine_optimizers_amd-*.json")).read_text())
     record |= {"date": "2030-01-01", "hardware": record["hardware"] | {"card": "Some GPU"}}
-    record["results"]["step/plain_ms"]["raw"] = [1.0, 1.0, 1.0]
-    (copy / "benchmarks/results/step_some-gpu_2030-01-01.json").write_text(json.dumps(record))
+    record["results"]["optimizers/hasten lamb_ms"]["raw"] = [1.0, 1.0, 1.0]
+    (copy / "benchmarks/results/engine_optimizers_some-gpu_2030-01-01.json").write_text(json.dumps(record))
     stale = {line.split(":")[0] for line in tool(copy, "--check").stdout.splitlines()}
     assert stale >= {"docs/results.md"}
     tool(copy)
-    assert "| MONAI's network and loss, unchanged | 79.8" in (copy / "docs/benchmarks.md").read_text()
+    assert "| LAMB | 10.1 [9.69" in (copy / "docs/benchmarks.md").read_text()
     results = (copy / "docs/results.md").read_text()
-    assert "`step_some-gpu_2030-01-01.json`: Some GPU" in results
-    assert "measured again in step_some-gpu" not in results
+    assert "`engine_optimizers_some-gpu_2030-01-01.json`: Some GPU" in results
+    assert "measured again in engine_optimizers_some-gpu" not in results
 
 
 def test_a_series_that_is_not_there_names_the_file_and_what_is() -> None:
     book = benchmark_tables.Book(benchmark_tables.load(ROOT / "benchmarks/results"))
-    with pytest.raises(ValueError, match=r"step_.*json: .*'step/none_ms'; there are step/plain_ms"):
-        book.mid("step", "step/none_ms")
+    with pytest.raises(ValueError, match=r"windows_.*json: .*'none/gain'; there are 32x32x32 instance/whole_s"):
+        book.mid("windows", "none/gain")
     with pytest.raises(ValueError, match="no result of 'steps' is committed"):
         book.mid("steps", "a")
 

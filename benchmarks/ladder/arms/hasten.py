@@ -101,9 +101,6 @@ def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
     summary = train(config, run, progress=Progress(), started=process_start())
     fill_record(record, run, summary)
     record.write()
-    if record.given.weights is not None:
-        best = torch.load(run / "checkpoints" / "best.pt", map_location="cpu", weights_only=True)
-        torch.save(best["weights"], record.given.weights)
 
 
 def fill_record(record: Record, run: Path, summary: dict[str, Any]) -> None:

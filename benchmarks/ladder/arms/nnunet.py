@@ -225,20 +225,17 @@ def _end_with_the_seconds(trainer: Any, given: ArmArguments, record: Record, sco
 def _score(
     trainer: Any, given: ArmArguments, record: Record, scorer: _Scorer, *, mirrored: bool, at: float | None = None
 ) -> None:
-    best = record.best()
     with _span(record, "validate"):
         scores = scorer.scores(mirrored=mirrored)
     record.settled["mirroring"] = mirrored
     if at is None:
-        mean = record.validated(trainer.current_epoch, scores)
+        record.validated(trainer.current_epoch, scores)
     else:
         mean = record.add(at, trainer.current_epoch, scores, prepared=scorer.prepared())
         record.write()
         print(
             f"nnunet {at:7.1f} s  step {record.steps:5d}  {given.task.metric} {mean:.4f}", file=sys.stderr, flush=True
         )
-    if given.weights is not None and (best is None or mean > best):
-        trainer.save_checkpoint(str(given.weights))
 
 
 @dataclass

@@ -16,7 +16,6 @@ from benchmarks.ladder.task import Task
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, Triple
 from hasten.config.settled import PlannedNetwork
-from tests.benchmarks.ladder.conftest import FLAT
 
 WINDOWED = PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="window", window=(-50.0, 90.0), crop_foreground=True)
 
@@ -48,27 +47,6 @@ def test_prepared_voxels_are_hastens(changes: dict[str, Any], make_task: Callabl
         np.testing.assert_array_equal(arena.label(number).numpy(), label)
 
 
-def test_patch_is_depth_first(make_task: Callable[..., Task]) -> None:
-    prepare = PrepareConfig(spacing=(2.0, 1.0, 1.0), intensity="window", window=(-50.0, 90.0), crop_foreground=True)
-    task = make_task(prepare=prepare, patch=(16, 12, 8))
-    prepared = Compose(deterministic(task, pad=True, indices=True))(rows_of(task.train)[0])
-    image = prepared["image"]
-    assert image.shape[1] == 29  # x y z; the air at x = 0 is cropped, z is halved and padded to the crop
-    assert image.shape[3] == 16
-    assert float(image.min()) >= 0
-    assert float(image.max()) <= 1
-    crops = random_crop(task)(prepared)
-    assert [tuple(crop["image"].shape) for crop in crops] == [(1, 8, 12, 16)] * 2
-
-
-def test_one_file_per_channel(make_task: Callable[..., Task]) -> None:
-    task = make_task()
-    case = task.train[0]
-    both = type(case)(id=case.id, image=(*case.image, *task.train[1].image), label=case.label)
-    read = Compose(deterministic(task))(rows_of([both])[0])
-    assert read["image"].shape == (2, 30, 26, 20)
-
-
 def test_regions_become_masks(make_task: Callable[..., Task]) -> None:
     task = make_task(values=(2, 5), regions={"whole": (2, 5), "core": (5,)})
     prepared = Compose([*deterministic(task, pad=True, indices=True), RegionMasks(task)])(rows_of(task.train)[0])
@@ -78,14 +56,6 @@ def test_regions_become_masks(make_task: Callable[..., Task]) -> None:
     # Crops are drawn about every labelled voxel, and cut from the masks.
     assert len(prepared["label_fg"]) == 2 * 6**3
     assert all(crop["label"].shape == (2, 16, 16, 8) for crop in random_crop(task)(prepared))
-
-
-def test_flat_images(make_task: Callable[..., Task]) -> None:
-    task = make_task(shape=(30, 26), spatial_dims=2, patch=(1, 16, 8), roi=(1, 16, 8), network=FLAT)
-    prepared = Compose(deterministic(task, pad=True, indices=True))(rows_of(task.train)[0])
-    assert prepared["image"].shape == (1, 30, 26)
-    assert random_crop(task)(prepared)[0]["image"].shape == (1, 8, 16)
-    assert network_of(task, xyz=True)(torch.zeros(1, 1, 8, 16)).shape == (1, 3, 8, 16)
 
 
 def unet(strides: tuple[Triple, ...], *, num_res_units: int) -> PlannedNetwork:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.ladder import climb as module
 from benchmarks.ladder.climb import Attempt, climb, result_path
 from benchmarks.ladder.outcome import Time, time_to
-from benchmarks.ladder.rungs import RUNGS, rungs_named
+from benchmarks.ladder.rungs import rungs_named
 from benchmarks.ladder.task import Task, read_task
 from tests.benchmarks.ladder.results import run
 
@@ -87,30 +87,3 @@ def test_a_run_past_its_cap_is_ended_and_counts(
     [result] = climb(task, [one], tmp_path, tell=SILENT)["regular"]
     assert time_to(result, 0.9) == Time(60.0, False)
     assert module.has_ended(out)
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "why"),
-    [(1, "Traceback\n\nValueError: no room\n", "no room"), (1, "", "it said nothing"), (None, "", "did not begin")],
-    ids=["error", "silent", "too slow"],
-)
-def test_a_run_that_fails(
-    code: int | None, said: str, why: str, make_task: Callable[..., Task], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def fail(command: Sequence[str], log: Path, limit: float) -> int | None:
-        log.write_text(said)
-        return code
-
-    monkeypatch.setattr(module, "_run", fail)
-    with pytest.raises(ValueError, match=f"regular, seed 0 failed: .*{why}"):
-        climb(make_task(), [attempt("regular")], tmp_path, tell=SILENT)
-
-
-def test_names() -> None:
-    assert rungs_named() == list(RUNGS)
-    assert [rung.name for rung in rungs_named(["hasten", "cache"], ["nnunet"])] == ["cache", "hasten", "nnunet"]
-    with pytest.raises(ValueError, match=r"--rungs algorithm: .*did you mean algorithms\?"):
-        rungs_named(["algorithm"])
-    with pytest.raises(ValueError, match=r"--peer ffcv: .*there are nnunet"):
-        rungs_named([], ["ffcv"])

@@ -65,22 +65,3 @@ def test_phantoms_of_a_recipe(climbed: list[tuple[Task, Sequence[Attempt]]], tmp
     assert climbed[1][0].train == task.train
     assert climbed[1][0].target == 0.5
     assert not list((tmp_path / "out" / "work").glob(".phantoms*"))
-
-
-def test_mistakes(climbed: list[tuple[Task, Sequence[Attempt]]], tmp_path: Path) -> None:
-    from hasten.phantoms.organs import write_phantoms
-
-    data = str(write_phantoms(tmp_path / "data", num_cases=3, shape=(16, 32, 32), spacing=(10.0, 5.0, 5.0)))
-    out = ["--out", str(tmp_path / "out")]
-    (tmp_path / "file").write_text("")
-    for words, why in (
-        ([data, *out], "train.target: say what the arms are to reach"),
-        ([data, *out, "--phantom"], "only a recipe has phantoms; leave out --phantom"),
-        ([data, *out, "--rungs", "algorithm"], "did you mean algorithms?"),
-        ([data, *out, "--peer", "ffcv"], "there are nnunet"),
-        ([data, "--out", str(tmp_path / "file")], "is a file; name a folder"),
-    ):
-        done = invoke(*words, cache=tmp_path)
-        assert isinstance(done.exception, ValueError), words
-        assert why in str(done.exception)
-    assert not climbed

@@ -18,7 +18,7 @@ from tests.benchmarks.ladder.results import CUT_OFF, run
 def given(tmp_path: Path, **changes: Any) -> Namespace:
     plain = {
         "data": tmp_path, "quick": False, "part": "all", "seeds": None, "seeds_slow": None, "rungs": [], "cap": None,
-        "cap_slow": None, "override": [], "membrane": None, "work": None, "rescore": False, "out": tmp_path / "out",
+        "cap_slow": None, "override": [], "membrane": None, "work": None, "out": tmp_path / "out",
     }  # fmt: skip
     return Namespace(**plain | changes)
 
@@ -28,11 +28,11 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     """Settings of the hippocampus' tasks, which are not looked for."""
     overrides: list[Sequence[str]] = []
 
-    def task(data: Path, settings: Sequence[str]) -> Task:
+    def task(name: str, data: Path, settings: Sequence[str]) -> Task:
         overrides.append(settings)
         return bench_task(None)
 
-    monkeypatch.setattr(driver, "hippocampus_task", task)
+    monkeypatch.setattr(driver, "recipe_task", task)
     return overrides
 
 
@@ -83,18 +83,3 @@ def test_nnunet_has_a_small_plan_and_hours(tmp_path: Path, monkeypatch: pytest.M
     claims = driver.claims_of(part, {"hasten": [run((590, 0.87))], "nnunet": [run((600, 0.88))]})
     assert not any(claim.holds for claim in claims)
     assert [claim.value for claim in driver.claims_of(part, {})] == [None, None]
-
-
-def test_microscopy_is_compared_at_equal_wall_time_and_in_a_third_of_it(tmp_path: Path) -> None:
-    part = driver.microscopy(given(tmp_path, cap=60.0), tmp_path)
-    assert {name: (each.cap, each.target) for name, each in by_name(part.attempts).items()} == {
-        "regular": (60, 1.0), "algorithms": (60, 1.0), "hasten": (60, 1.0), "third": (20, 1.0)
-    }  # fmt: skip
-    assert by_name(part.attempts)["third"].rung.flags == by_name(part.attempts)["hasten"].rung.flags
-    results = {
-        "regular": [run((60, 0.7))], "algorithms": [run((50, 0.8), (61, 0.9))], "hasten": [run((19, 0.79), (40, 0.83))],
-        "third": [run((10, 0.7), (19, 0.79), (21, 0.9))],
-    }  # fmt: skip
-    claims = driver.claims_of(part, results)
-    assert [(claim.value, claim.holds) for claim in claims] == [(0.03, True), (-0.01, False)]
-    assert all("IoU" in claim.name for claim in claims)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from benchmarks.ladder.outcome import Time, best_within, median_time, spread, time_to
+from benchmarks.ladder.outcome import Time, best_within, median_time, time_to
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
 
@@ -35,18 +35,3 @@ def test_best_within_leaves_out_what_came_later() -> None:
     runs = [run((100, 0.85), (610, 0.95)), run((100, 0.87), (200, 0.86)), run((50, 0.7))]
     assert best_within(runs, 600) == 0.85
     assert best_within([run((700, 0.9))], 600) is None
-
-
-def test_the_metric_of_the_task_decides() -> None:
-    result = run((10, 0.9), (30, 0.9))
-    result["curve"][0]["iou"] = 0.7
-    result["settings"]["metric"] = "iou"
-    assert time_to(result, 0.8) == Time(30, True)
-    assert best_within([result], 20) == 0.7
-
-
-def test_spread_of_several_runs() -> None:
-    cut = run((99, 0.1), **CUT_OFF)
-    times = spread([run((30, 0.9)), cut, run((10, 0.9))], 0.9)
-    assert times.replace("\N{NO-BREAK SPACE}", " ") == "10 s to > 100 s"
-    assert spread([cut], 0.9) == ""

@@ -57,19 +57,6 @@ def test_scores_are_monais_and_hastens(task: Task) -> None:
     torch.testing.assert_close(own, iou.get_buffer().to(own.dtype), equal_nan=True)
 
 
-def test_masks_of_values_and_of_regions(make_task: Callable[..., Task]) -> None:
-    regions = {"whole": (2, 5), "core": (5,)}
-    task = make_task(values=(2, 5))
-    overlapping = make_task(values=(2, 5), regions=regions)
-    index = torch.tensor([0, 1, 2])
-    values = torch.tensor([0, 2, 5])
-    for given, wanted in ((task, [[0, 1, 0], [0, 0, 1]]), (overlapping, [[0, 1, 1], [0, 0, 1]])):
-        assert class_masks(index, given).int().tolist() == wanted
-        assert class_masks(values, given, values=True).int().tolist() == wanted
-    assert (task.class_names, task.num_outputs) == (("class2", "class5"), 3)
-    assert (overlapping.class_names, overlapping.num_outputs) == (("whole", "core"), 2)
-
-
 def test_record_of_a_run(make_task: Callable[..., Task], tmp_path: Path) -> None:
     write_task(tmp_path / "t.json", make_task(metric="iou"))
     out = tmp_path / "new" / "r.json"

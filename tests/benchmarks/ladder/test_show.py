@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.ladder.rungs import rungs_named
-from benchmarks.ladder.show import COLUMNS, Ladder, rows, verdict, write
+from benchmarks.ladder.show import COLUMNS, Ladder, rows, standalone_curves, verdict, write
 from benchmarks.ladder.task import Task
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
@@ -48,14 +48,11 @@ def test_rows_and_verdict(measured: Ladder) -> None:
 
 def test_files(measured: Ladder, tmp_path: Path) -> None:
     paths = write(tmp_path / "new", measured)
-    assert [path.name for path in paths] == ["ladder.json", "ladder.svg"]
     output = json.loads(paths[0].read_text())
-    assert [rung["name"] for rung in output["rungs"]] == ["regular", "algorithms", "hasten"]
     assert output["rungs"][0]["time_to_target"] == {"seconds": 100.0, "reached": False}
-    assert len(output["rungs"][2]["runs"]) == 2
     assert str(Path(measured.task.train[0].label).parent) not in paths[0].read_text()
-    svg = ElementTree.parse(paths[1]).getroot()
-    assert svg.tag.endswith("svg")
-    assert "var(" not in paths[1].read_text()
-    with pytest.raises(ValueError, match="choose another --out"):
-        write(paths[0], measured)
+    drawn = paths[1].read_text()
+    assert all(text in drawn for text in ("over 100 s, stopped", ">42 s<", "Hasten as it comes"))
+    curves = standalone_curves(measured, 0.89)
+    assert ElementTree.fromstring(curves).tag.endswith("svg")
+    assert "var(" not in curves

@@ -1,25 +1,31 @@
-"""The peers' ways to feed augmented patches, each as its project advises.
+"""Augmented patches as MONAI's users feed them, each as its project advises, and as Hasten does.
 
 A `Feed` takes a number of steps and gives that many batches (image, label), each (B, 1, x, y, z). It starts what it
 needs (threads, worker processes) when it is called and ends it with the last batch, as one epoch does.
 
 Augmentation, alike in all: crops about a foreground voxel half of the time, a flip of each axis with probability 0.5,
 rotation by up to 15 degrees about each axis with scale 0.8..1.2 in one interpolation (linear, labels nearest) with
-probability 0.5, brightness (0.15), gamma (0.15) and Gaussian noise (0.1). Where they differ, the peer does less:
-TorchIO transforms a volume once and cuts `samples` patches from it, and has no brightness factor.
+probability 0.5, brightness (0.15), gamma (0.15) and Gaussian noise (0.1).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.ladder.chain import deterministic, random_crop
-from benchmarks.tasks import bench_task
+from benchmarks.tasks import bench_task, prepare_config
+
+if TYPE_CHECKING:
+    from hasten.augment.program import Program
+    from hasten.cache.arena import Arena
+    from hasten.config.schema import SampleConfig
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Feed = Callable[[int], Iterator[Batch]]
@@ -97,42 +103,85 @@ def _draw(data: Any, count: int) -> torch.utils.data.Sampler[int]:
     return torch.utils.data.RandomSampler(data, replacement=count > len(data), num_samples=count)
 
 
-def torchio_queue(
-    rows: Rows, patch: Sequence[int], batch: int, samples: int, workers: int, num_classes: int = 3
+def hasten_feed(
+    data: Path,
+    ids: Sequence[str],
+    patch: tuple[int, int, int],
+    batch_size: int,
+    seed: int,
+    *,
+    compile: bool = True,
+    device: str = "auto",
 ) -> Feed:
-    """SubjectsDataset, LabelSampler and Queue as in TorchIO's guide to patch-based training.
+    """A feed of augmented batches of the cases `ids`, prepared (and compiled) before it is returned.
 
-    Its queue fills in `workers` processes and the loader behind it has none, as the guide asks. Volumes are read and
-    prepared once and kept in memory, which the guide leaves open and which is the faster choice here.
+    `patch` is (D, H, W). Batches go on where the last call's ended. Raises RuntimeError where `compile` is asked for
+    and fails, since the series would be eager.
     """
-    import torchio as tio
+    from hasten.cache.build import get_arena
+    from hasten.cases.sources import load_case_set
+    from hasten.config.schema import CacheConfig
+    from hasten.feed.feed import Feed as HastenFeed
+    from hasten.runtime.device import pick_device
 
-    size = tuple(patch)[::-1]
-
-    def prepare(row: dict[str, str]) -> tio.Subject:
-        subject = tio.Subject(image=tio.ScalarImage(row["image"]), label=tio.LabelMap(row["label"]))
-        subject = tio.Compose([tio.ToCanonical(), tio.ZNormalization()])(subject)
-        room = tuple(max(side, least) for side, least in zip(subject.spatial_shape, size, strict=True))
-        return tio.CropOrPad(room)(subject)
-
-    subjects = [prepare(row) for row in rows]
-    transform = tio.Compose([
-        tio.RandomFlip(axes=(0, 1, 2), flip_probability=0.5),
-        tio.RandomAffine(scales=SCALE, degrees=ROTATE_DEG, image_interpolation="linear", p=AFFINE_PROB),
-        tio.RandomGamma(log_gamma=tuple(math.log(value) for value in GAMMA[1]), p=GAMMA[0]),
-        tio.RandomNoise(std=(0, NOISE[1]), p=NOISE[0]),
-    ])  # fmt: skip
-    chances = {0: 1.0, **dict.fromkeys(range(1, num_classes), 1 / (num_classes - 1))}  # half foreground
-    sampler = tio.LabelSampler(size, "label", label_probabilities=chances)
+    where = pick_device(device)
+    cases = load_case_set(data)
+    wanted = set(ids)
+    cases = dataclasses.replace(cases, cases=tuple(case for case in cases.cases if case.id in wanted))
+    with tempfile.TemporaryDirectory() as cache:
+        home = "device" if where.type == "cuda" else "ram"
+        config = CacheConfig(dir=cache, home=home)
+        arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
+    program = default_program(arena, sample_config(patch, batch_size), seed=seed, device=where, compile=compile)
+    if compile and not program.compiled:
+        raise RuntimeError(f"the batch program is not compiled: {program.why}")
+    done = 0
 
     def feed(steps: int) -> Iterator[Batch]:
-        count = steps * batch // samples
-        drawn = random.sample(subjects, count) if count <= len(subjects) else random.choices(subjects, k=count)
-        queue = tio.Queue(
-            tio.SubjectsDataset(drawn, transform=transform), max_length=min(300, count * samples),
-            samples_per_volume=samples, sampler=sampler, num_workers=workers,
-        )  # fmt: skip
-        for item in tio.SubjectsLoader(queue, batch_size=batch, num_workers=0):
-            yield item["image"][tio.DATA], item["label"][tio.DATA]
+        nonlocal done
+        first, done = done, done + steps
+        for batch in HastenFeed(program, first=first, last=done):
+            yield batch["image"], batch["label"]
 
     return feed
+
+
+def default_program(
+    arena: Arena,
+    sample: SampleConfig,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    compile: bool = False,
+    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Program:
+    """The default augmentation of all cases of a 3-D arena."""
+    from hasten.augment.make_program import cases_of_arena, make_program
+    from hasten.augment.presets import default_chain
+
+    assert sample.patch is not None
+    chain = default_chain(sample, patch=sample.patch, spatial_dims=3, spacing=spacing)
+    cases = cases_of_arena(arena, 3)
+    return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device, compile=compile)
+
+
+def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:
+    """The same augmentation in Hasten's terms."""
+    from hasten.config.schema import SampleConfig
+
+    return SampleConfig(
+        patch=patch,
+        batch_size=batch_size,
+        foreground_prob=0.5,
+        flip_prob=(0.5, 0.5, 0.5),
+        affine_prob=AFFINE_PROB,
+        rotate_deg=(ROTATE_DEG,) * 3,
+        scale_range=(1 - SCALE, 1 + SCALE),
+        brightness_prob=BRIGHTNESS[0],
+        brightness_range=(1 - BRIGHTNESS[1], 1 + BRIGHTNESS[1]),
+        contrast_prob=0.0,
+        gamma_prob=GAMMA[0],
+        gamma_range=GAMMA[1],
+        noise_prob=NOISE[0],
+        noise_std=(0.0, NOISE[1]),
+    )

@@ -1,1 +1,0 @@
-"""The other ways to feed patches, each written as its own project advises."""
