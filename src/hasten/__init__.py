@@ -36,7 +36,6 @@ _HOME = {
     "make_plan": "hasten.training.choose.budget",
     "predict": "hasten.prediction.predict",
     "restore_state": "hasten.checkpoint.state",
-    "spawn_ddp": "hasten.distribute.spawn",
     "train": "hasten.training.run",
     "train_folds": "hasten.training.folds",
     "training_state": "hasten.checkpoint.state",

@@ -12,7 +12,6 @@ from monai.optimizers import LearningRateFinder
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.optim.lookahead import Lookahead
 from hasten.optim.lr_finder import range_test, rising
 from hasten.optim.muon import Muon
 from tests.optim.test_base import everything, same
@@ -42,7 +41,6 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda net: torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9),
     "adamw, tensor rate": lambda net: torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.01), fused=True),
     "muon": lambda net: Muon(net.parameters(), lr=0.01),
-    "lookahead": lambda net: Lookahead(torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9), every=2),
 }
 
 
