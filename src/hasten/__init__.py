@@ -8,7 +8,6 @@ from hasten.observe.cores import bound_spin
 __version__ = "0.1.0"
 
 _HOME = {
-    "AsyncValidationHandler": "hasten.monai.workflow",
     "CacheDataset": "hasten.cache.dataset",
     "Checkpoints": "hasten.checkpoint.folder",
     "LMDBDataset": "hasten.monai.lmdb",
