@@ -44,4 +44,3 @@ def test_the_examples_run(folder: Path, phantoms: Path) -> None:  # noqa: F811
         assert examples, name
         exec(compile("".join(each.source for each in examples), f"<example of {name}>", "exec"), namespace)
     assert (folder / "first.safetensors").is_file()
-    assert namespace["ranks"] == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from hasten.checkpoint.weights import describe_mismatch
 from hasten.optim.base import lay_out_moments
-from hasten.optim.lr_finder import Stateful
+
+
+class Stateful(Protocol):
+    """Anything whose state a step changes, such as a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 def training_state(
