@@ -73,23 +73,6 @@ def test_monais_state_goes_on_in_ours() -> None:
         assert torch.allclose(result, wanted, rtol=1e-5, atol=2e-6)
 
 
-def test_parameters_that_do_not_fill_their_memory_move_as_monais() -> None:
-    """A column of a tensor, whose neighbours stay as they are."""
-    whole = [torch.randn(6, 4, 2, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
-    ours, monais = (each[..., 0].detach().requires_grad_() for each in whole)
-    optimizers = Novograd([ours], lr=0.02, weight_decay=0.1), MonaiNovograd([monais], lr=0.02, weight_decay=0.1)
-    before = whole[0].clone()
-    for step in range(5):
-        for parameter, optimizer in zip((ours, monais), optimizers, strict=True):
-            parameter.grad = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
-            with torch.no_grad():
-                optimizer.step()
-    assert ours.stride() == (8, 2)
-    assert torch.allclose(ours, monais, rtol=1e-5, atol=1e-6)
-    assert torch.equal(whole[0][..., 0], ours.detach())
-    assert torch.equal(whole[0][..., 1], before[..., 1])
-
-
 def test_gradients_of_zero_move_nothing_but_decay() -> None:
     net = network()
     start = [parameter.detach().clone() for parameter in net.parameters()]
