@@ -100,7 +100,7 @@ def plain_of(network: nn.Module, share: float, image: Tensor) -> int:
     return max(1, int(share * occupied(profile_network(network, image), ()).peak))
 
 
-def train(network: nn.Module, steps: int = 5) -> Iterator[tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]]:
+def train(network: nn.Module, steps: int = 3) -> Iterator[tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]]:
     """Loss, gradients and state of every step."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     for step in range(steps):
