@@ -181,8 +181,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             log.warning(
                 'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
                 "HastenCallback(..., dice=NAME)",
-                self.dice, ", ".join(sorted(scores)) or "none",
-            )  # fmt: skip
+                self.dice,
+                ", ".join(sorted(scores)) or "none",
+            )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._end(trainer, pl_module, "finished")

@@ -51,9 +51,12 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
     match config.optimizer:
         case "muon":
             return Muon(
-                network.parameters(), lr=rate, transposed=transposed_filters(network),
-                exempt=exempt_parameters(network), weight_decay=decay,
-            )  # fmt: skip
+                network.parameters(),
+                lr=rate,
+                transposed=transposed_filters(network),
+                exempt=exempt_parameters(network),
+                weight_decay=decay,
+            )
         case "adamw":
             return _with_layout_hook(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
         case "sgd":
