@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import io
 import logging
-import pickle
 import random
 import sys
 import sysconfig
@@ -18,6 +17,7 @@ import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from pickle import Pickler
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ _CHANGING = (logging.Logger, random.Random, np.random.Generator, np.random.Rando
 """What changes while code uses it, and counts by its type where code refers to it by a global name."""
 
 
-class Digester(pickle.Pickler):
+class Digester(Pickler):
     """Digests values that may share objects and refer to each other in circles.
 
     A function counts by its bytecode, defaults, closure and the globals that it names; a class by its attributes; an
