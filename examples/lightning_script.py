@@ -3,7 +3,7 @@
     python lightning_script.py SOURCE [EPOCHS [OUT [section.field=value ...]]]
 
 Gone on with, in the middle of an epoch too, from OUT/checkpoints/last.ckpt if that is there. Follow it from another
-terminal by `hasten watch OUT`; look at OUT/report.html and OUT/doctor.html in the end.
+terminal by `hasten watch OUT`; look at OUT/report.html in the end.
 """
 
 from __future__ import annotations

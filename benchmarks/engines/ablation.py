@@ -33,7 +33,6 @@ ARMS: dict[str, tuple[str, ...]] = {
     "novograd": ("train.optimizer=novograd", "train.learning_rate=0.06"),
     "lamb": ("train.optimizer=lamb", "train.learning_rate=0.06"),
     "lars": ("train.optimizer=lars", "train.learning_rate=8"),
-    "lookahead around muon": ("train.lookahead=5",),
     "cosine": ("train.schedule=cosine",),
     "poly": ("train.schedule=poly",),
     "constant": ("train.schedule=constant",),

@@ -22,7 +22,6 @@ PAIRS = {
     "hasten nvlamb": "timm Lamb, its loop",
     "hasten lars": "timm Lars, its loop",
     "hasten muon": "timm Muon, its loop",
-    "hasten lookahead + AdamW fused": "torch AdamW",
 }
 """Whom each of ours is compared with."""
 QUINTIC = (
@@ -81,7 +80,6 @@ def makers() -> dict[str, Callable[[nn.Module], Step]]:
     from hasten.optim.groups import transposed_filters
     from hasten.optim.lamb import Lamb
     from hasten.optim.lars import Lars
-    from hasten.optim.lookahead import Lookahead
     from hasten.optim.muon import Muon
     from hasten.optim.novograd import Novograd
 
@@ -104,7 +102,6 @@ def makers() -> dict[str, Callable[[nn.Module], Step]]:
         "hasten muon": lambda net: (
             Muon(net.parameters(), lr=rate, weight_decay=decay, transposed=transposed_filters(net)).step
         ),
-        "hasten lookahead + AdamW fused": lambda net: Lookahead(adamw(net, True), every=6).step,
     }
 
 

@@ -65,7 +65,7 @@ def hasten_terms(task: Task) -> dict[str, dict[str, Any]]:
         "sample": {"patch": task.patch, "batch_size": batch, "flip_prob": (0.0, 0.0, 0.0), "stages": (),
                    "foreground_prob": 0.5, "fit_batch": False, **none},
         "loss": {"name": peer.loss, "include_background": False, "batch": True},
-        "train": {"optimizer": peer.optimizer, "momentum": 0.9, "lookahead": 0, "schedule": "constant",
+        "train": {"optimizer": peer.optimizer, "momentum": 0.9, "schedule": "constant",
                   "learning_rate": peer.lr / 2 if halved else peer.lr, "learning_rate_batch": 0,
                   "weight_decay": 2 * peer.weight_decay if halved else peer.weight_decay,
                   "warmup_fraction": 0.0, "clip_norm": 0.0, "ema": 0.0, "accumulate": 1,

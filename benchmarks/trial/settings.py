@@ -136,7 +136,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("train.clip_norm=1e30",): "either",
     ("train.accumulate=1000000",): "warned",
     ("train.accumulate=3",): "either",
-    ("train.lookahead=1000000000000",): "either",
     ("train.keep_checkpoints=1000000000000",): "either",
     ("train.checkpoint_every=1000000000000",): "either",
     ("train.validate_every=1000000000000",): "either",

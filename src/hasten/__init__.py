@@ -8,7 +8,6 @@ from hasten.observe.cores import bound_spin
 __version__ = "0.1.0"
 
 _HOME = {
-    "AsyncValidationHandler": "hasten.monai.workflow",
     "CacheDataset": "hasten.cache.dataset",
     "Checkpoints": "hasten.checkpoint.folder",
     "LMDBDataset": "hasten.monai.lmdb",
@@ -36,7 +35,6 @@ _HOME = {
     "make_plan": "hasten.training.choose.budget",
     "predict": "hasten.prediction.predict",
     "restore_state": "hasten.checkpoint.state",
-    "spawn_ddp": "hasten.distribute.spawn",
     "train": "hasten.training.run",
     "train_folds": "hasten.training.folds",
     "training_state": "hasten.checkpoint.state",

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,26 @@ from hasten.cases.public import HOME, PUBLIC, PublicSet, absent, data_home, desc
 from hasten.cases.sources import load_case_set
 from hasten.phantoms.organs import write_phantoms
 from tests.cases.servers import Served
-from tests.cases.test_unpack import tar_of
 
 QUICK = DownloadLimits(stall_s=10, waits_s=(0.001,) * 3)
 FOLDER = "Task09_Spleen"
+
+
+def tar_of(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w") as file:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+        for info in more:
+            file.addfile(info)
+    return path
+
+
+def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, to
+    return info
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +93,24 @@ def test_a_wrong_hash_is_refused_and_removed(server: Served, archive: bytes, tmp
     assert download(at(server, archive), tmp_path, limits=QUICK).is_dir()
 
 
-def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Path) -> None:
-    bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}", "../../evil": b"x"}).read_bytes()
+@pytest.mark.parametrize(
+    "member",
+    [
+        tarfile.TarInfo("../../evil"),
+        tarfile.TarInfo(f"{FOLDER}/../../evil"),
+        link(f"{FOLDER}/away", "../../../etc"),
+        link(f"{FOLDER}/absolute", "/etc/passwd"),
+        link(f"{FOLDER}/hard", "../../outside", tarfile.LNKTYPE),
+        link(f"{FOLDER}/device", "", tarfile.CHRTYPE),
+    ],
+    ids=lambda member: member.name,
+)
+def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Path, member: tarfile.TarInfo) -> None:
+    bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}"}, member).read_bytes()
     server.files["/set.tar"] = bad
-    with pytest.raises(ValueError, match=r"its member '\.\./\.\./evil' is not unpacked"):
+    with pytest.raises(ValueError, match=r"set\.tar: is not unpacked"):
         download(at(server, bad), tmp_path / "home", limits=QUICK)
-    assert not (tmp_path / "home" / FOLDER).exists()
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {".archives", f".{FOLDER}.lock"}
     assert not (tmp_path / "evil").exists()
 
 

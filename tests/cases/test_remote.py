@@ -140,7 +140,7 @@ def test_a_local_list_of_urls(server: Served, tmp_path: Path) -> None:
     assert [case.id for case in result.cases] == ["a", "b c"]
     assert result.cases[1].label == tmp_path / "b.nii"
     assert result.cases[1].image[0].name == "b c.nii"
-    with pytest.raises(ValueError, match=r"cases\[0\]: http://127.* is remote; say where its copy goes"):
+    with pytest.raises(ValueError, match=r"cases\[0\]: http://127.* is remote; pass remote_dir="):
         load_case_set(tmp_path / "list.json")
     with pytest.raises(ValueError, match=r"^http://127\.0\.0\.1:\d+/x: is remote; say where"):
         load_case_set(f"{server.url}/x?key=1")

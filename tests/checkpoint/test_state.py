@@ -19,7 +19,6 @@ from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
 from hasten.optim.average import average_of
 from hasten.optim.base import lay_out_moments
-from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from tests.training.runs import assert_equal
 
@@ -28,7 +27,6 @@ OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, lr=0.01, fused=True),
     "sgd": partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True),
     "muon": partial(Muon, lr=0.01),
-    "lookahead": lambda weights: Lookahead(torch.optim.AdamW(weights, lr=0.01, fused=True), every=3),
 }
 
 
@@ -245,15 +243,6 @@ def test_an_average_that_begins_now_begins_at_the_weights(tmp_path: Path) -> Non
     average = average_of(here.network)
     restore_state(state, **{**here.parts(), "average": average})
     assert_equal(dict(average.state_dict()), dict(own.network.state_dict()))
-
-
-def test_lookahead_may_be_put_around_the_optimizer_and_taken_away(tmp_path: Path) -> None:
-    own = trained("adamw")
-    here = Own("lookahead", seed=7)
-    here.restore(saved(own, tmp_path))
-    again = Own("adamw", seed=7)
-    again.restore(saved(here, tmp_path))
-    assert_equal(again.optimizer.state_dict()["state"], own.optimizer.state_dict()["state"])
 
 
 def refused(own: Own, state: dict[str, Any], match: str) -> None:

@@ -33,7 +33,7 @@ def test_what_can_and_cannot_change() -> None:
         assert list(changes) == [name]
         assert describe(name, *changes[name], RUN_RULES).startswith(f"{name} changes from ")
     fixed = ["data.source=b", "data.split.fold=2", "prepare.dtype=float32", "network.norm=batch", "train.optimizer=sgd"]
-    fixed += ["train.seed=1", "train.precision=fp16", "train.weight_decay=0.5", "train.lookahead=5"]
+    fixed += ["train.seed=1", "train.precision=fp16", "train.weight_decay=0.5"]
     fixed += ["network.weights=other.pt", "train.freeze=[a.*]", "train.lr_scale={a: 0.1}"]
     for override in fixed:
         config = load_run(None, ["data.source=a", "network.channels=[4,8]", "train.steps=9", override])

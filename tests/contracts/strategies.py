@@ -110,7 +110,6 @@ class Case:
     batch_dice: bool = False
     regions: tuple[tuple[int, ...], ...] = ()
     norm: Any = "instance"
-    lookahead: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -139,7 +138,6 @@ class Trainee:
             optimizer=case.optimizer,
             learning_rate=case.rate,
             momentum=case.momentum,
-            lookahead=case.lookahead,
             weight_decay=0.0,
         )
         net = NetworkConfig(

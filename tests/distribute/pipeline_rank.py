@@ -40,7 +40,7 @@ NETS: dict[str, dict[str, Any]] = {
 
 def train(
     strategy: Strategy, *, name: str = "unet", net: dict[str, Any] | None = None, precision: Any = "fp32",
-    channels_last: bool = False, sides: tuple[int, ...] = (16, 16), optimizer: Any = "adamw", lookahead: int = 0,
+    channels_last: bool = False, sides: tuple[int, ...] = (16, 16), optimizer: Any = "adamw",
     state: dict[str, Any] | None = None,
 ) -> tuple[TrainStep, dict[str, Any], list[float]]:  # fmt: skip
     """The step, the state after a step for each of `sides`, and the losses."""
@@ -50,7 +50,7 @@ def train(
     operate(network, torch.randn(1, 1, 16, 16, 16))
     network.to(memory_format=memory_format(3, channels_last))  # type: ignore[call-overload]
     network, average = strategy.place(network, average_of(network))
-    settings = TrainConfig(optimizer=optimizer, learning_rate=0.01, lookahead=lookahead)
+    settings = TrainConfig(optimizer=optimizer, learning_rate=0.01)
     made = strategy.share_optimizer(build_optimizer(network, settings))
     update = Update(weights=network, optimizer=made, average=average, clip_norm=0.5, strategy=strategy)
     if state is not None:
@@ -132,7 +132,7 @@ def main() -> None:
         results: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
         # A second form of batch has a schedule of its own; one of a single patch a piece among them.
         results["sides"] = differences(world, sides=(16, 24, 16))
-        results["muon"] = differences(world, optimizer="muon", lookahead=2)
+        results["muon"] = differences(world, optimizer="muon")
         results["bf16"] = differences(world, precision="bf16", channels_last=True)
         results["dropout"] = train(Pipeline(world, DistributeConfig(micro_batches=PIECES)), net={"dropout": 0.2})[2]
         results["kept"], results["left_out"] = kept(world), left_out(world)

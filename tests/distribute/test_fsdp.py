@@ -116,7 +116,7 @@ def test_optimizers_that_look_at_whole_layers_are_refused(name: OptimizerName) -
 
 def test_what_it_cannot_do_is_refused_and_all_else_is_not() -> None:
     for name in ("adamw", "sgd"):
-        assert mistakes(optimizer=name, precision="bf16", lookahead=5, activations="1GiB", accumulate=2) == []
+        assert mistakes(optimizer=name, precision="bf16", activations="1GiB", accumulate=2) == []
     assert [message.partition(":")[0] for message in mistakes(optimizer="sgd", precision="fp16", compile=True)] == [
         "train.precision",
         "train.compile",

@@ -124,8 +124,7 @@ def against_ddp(world: World, made: Made, *, fp16: bool = False, network: Any = 
 
 def size_of(state: dict[str, Any]) -> int:
     """Bytes of an optimizer's tensors."""
-    slow = state.get("lookahead", {}).get("slow", {})
-    values = [value for each in state["state"].values() for value in each.values()] + list(slow.values())
+    values = [value for each in state["state"].values() for value in each.values()]
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
@@ -173,13 +172,10 @@ def main() -> None:
     world = detect_world()
     with process_group(world, DistributeConfig(timeout_s=300), torch.device("cpu")):
         results: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
-        for name in ("muon", "sgd"):
-            results[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))
         results["fp16"] = against_ddp(world, configured("muon"), fp16=True)
         results["by hand"] = against_ddp(world, by_hand)
-        for name, settings in {"muon": {}, "nvlamb": {}, "adamw": {"lookahead": 2}}.items():
-            made = configured(name, **settings)
-            results[f"few {name}"] = against_ddp(world, made, network=single_weight)
+        for name in ("muon", "nvlamb", "adamw"):
+            results[f"few {name}"] = against_ddp(world, configured(name), network=single_weight)
         tell({"runs": results, "compiled": compiled(world), "refused": refused(world)})
 
 

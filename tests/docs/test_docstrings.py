@@ -16,7 +16,6 @@ from tests.docs.test_code import folder, phantoms  # noqa: F401  fixtures
 FUNCTIONS = (
     "load_run", "make_plan", "train", "train_folds", "predict", "load_predictor", "evaluate", "write_report",
     "export_weights", "batched_feed", "compile_transforms", "training_state", "restore_state",
-    "spawn_ddp",
 )  # fmt: skip
 """In this order: later examples use what earlier ones wrote."""
 
@@ -45,4 +44,3 @@ def test_the_examples_run(folder: Path, phantoms: Path) -> None:  # noqa: F811
         assert examples, name
         exec(compile("".join(each.source for each in examples), f"<example of {name}>", "exec"), namespace)
     assert (folder / "first.safetensors").is_file()
-    assert namespace["ranks"] == 2

@@ -1,4 +1,4 @@
-"""The workflows on a CUDA device: no wait for the device in a step, arithmetic, validation on a stream of its own."""
+"""The workflows on a CUDA device: no wait for the device in a step, and arithmetic."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
-from hasten.monai.async_validate import AsyncValidation
-from hasten.monai.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
+from hasten.monai.workflow import SupervisedTrainer
 from tests.monai.workflow.parts import batches, loss, network
 
 
@@ -57,36 +56,3 @@ def test_batches_of_the_host_are_moved() -> None:
     trainer.run()
     assert trainer.state.output[0]["pred"].device.type == "cuda"
     assert trainer.state.output[0]["pred"].meta["filename_or_obj"] == "case 3.0"
-
-
-def test_validation_has_a_stream_of_its_own_and_the_weights_of_its_step() -> None:
-    net = nn.Linear(64, 64).cuda()
-    streams: list[Any] = []
-    got: list[Any] = []
-
-    def validate(copy: nn.Module) -> float:
-        streams.append(torch.cuda.current_stream())
-        return copy.bias.sum().item()
-
-    with AsyncValidation(validate, got.append, like=net, when_busy="wait") as validation, torch.no_grad():
-        for step in range(20):
-            for _ in range(50):
-                net.bias.copy_(net.bias @ net.weight)  # work that is queued when the copy is made
-            net.bias.fill_(step)
-            validation.request(net, step)
-            net.bias.fill_(-1.0)
-    assert [(one.step, one.result) for one in got] == [(step, 64.0 * step) for step in range(20)]
-    assert all(stream != torch.cuda.default_stream() for stream in streams)
-
-
-def test_the_handler_gives_what_a_validation_in_line_gives() -> None:
-    net = network().cuda()
-    evaluator = SupervisedEvaluator("cuda", on_device(batches(2)), net, decollate=False)
-    expected: list[torch.Tensor] = []
-    handler = AsyncValidationHandler(1, evaluator, when_busy="wait")
-    trainer = trainer_of(net, epochs=3, train_handlers=[handler])
-    trainer.run()
-    net.eval()
-    with torch.no_grad():
-        expected.append(net(on_device(batches(2))[-1]["image"]))
-    torch.testing.assert_close(evaluator.state.output["pred"], expected[0])

@@ -278,7 +278,7 @@ def test_two_ranks_share_every_batch(data: Path, sums: list[float], tmp_path: Pa
     assert (run.status, run.steps) == ("finished", 6)
     assert run.machine is not None
     assert sorted(run.machine.ranks) == [0, 1]
-    assert (tmp_path / "run/doctor.json").is_file()
+    assert (tmp_path / "run/report.html").is_file()
 
 
 @pytest.mark.slow

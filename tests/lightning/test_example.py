@@ -28,7 +28,6 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (run.status, run.steps) == ("finished", 4)
     assert [record.step for record in run.validations] == [2, 4]
     assert (out / "report.html").is_file()
-    assert (out / "doctor.json").is_file()
 
 
 def test_lightning_is_imported_when_it_is_used() -> None:

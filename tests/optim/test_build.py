@@ -13,7 +13,6 @@ from hasten.config.schema import OptimizerName, TrainConfig
 from hasten.optim.build import build_optimizer, build_schedule, one_cycle
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
-from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
 from hasten.optim.schedule import Schedule, set_rate
@@ -49,11 +48,10 @@ def test_names_are_the_configs() -> None:
     assert get_type_hints(TrainConfig)["optimizer"] == OptimizerName
 
 
-@pytest.mark.parametrize("lookahead", [0, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_decays_does_not_hang_on_the_optimizer(name: Any, lookahead: int) -> None:
+def test_what_decays_does_not_hang_on_the_optimizer(name: Any) -> None:
     made = Everything()
-    optimizer = build_optimizer(made, config(optimizer=name, weight_decay=0.3, lookahead=lookahead))
+    optimizer = build_optimizer(made, config(optimizer=name, weight_decay=0.3))
     names = {parameter: name for name, parameter in made.named_parameters()}
     results = {names[each]: group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
     assert results == {name: 0.3 * (name in ("conv.weight", "up.weight", "line.weight")) for name in names.values()}
@@ -74,10 +72,6 @@ def test_every_name_makes_its_optimizer(name: Any, kind: type) -> None:
     assert optimizer.defaults.get("nvlamb", False) == (name == "nvlamb")
     if name in ("sgd", "lars"):
         assert {group["momentum"] for group in optimizer.param_groups} == {0.7}
-    wrapped = build_optimizer(network(), config(optimizer=name, lookahead=4))
-    assert type(wrapped) is Lookahead
-    assert (type(wrapped.inner), wrapped.every) == (kind, 4)
-    assert wrapped._step_supports_amp_scaling
 
 
 @pytest.mark.parametrize("made", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.PReLU()])
@@ -94,11 +88,10 @@ def test_a_step_is_adamws(made: nn.Module) -> None:
         assert torch.allclose(parameter, decayed + 0.1)
 
 
-@pytest.mark.parametrize("lookahead", [0, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_goes_on_in_another_memory_format(name: Any, lookahead: int) -> None:
+def test_a_run_goes_on_in_another_memory_format(name: Any) -> None:
     net, other = network(), network(torch.channels_last_3d)
-    given = config(optimizer=name, weight_decay=0.1, lookahead=lookahead)
+    given = config(optimizer=name, weight_decay=0.1)
     one, two = build_optimizer(net, given), build_optimizer(other, given)
     for step in range(3):
         set_gradients(net, step)
@@ -156,13 +149,12 @@ def test_the_rate_is_scaled_to_the_batch() -> None:
     assert build_schedule(given, 10, batch_size=1)(9) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("lookahead", [0, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_frozen_parameters_stay_and_factors_count(name: OptimizerName, lookahead: int) -> None:
+def test_frozen_parameters_stay_and_factors_count(name: OptimizerName) -> None:
     def trained(rate: float, **given: Any) -> dict[str, Tensor]:
         made = network()
         made[3].requires_grad_(False)
-        optimizer = build_optimizer(made, config(optimizer=name, lookahead=lookahead, weight_decay=0.3, **given))
+        optimizer = build_optimizer(made, config(optimizer=name, weight_decay=0.3, **given))
         for step in range(4):
             set_gradients(made, step)
             for weight in made[3].parameters():

@@ -8,15 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ignite.engine import Engine, Events
-from monai.handlers import LrScheduleHandler
 from torch import nn
 
 from hasten.optim.schedule import (
     Kind,
     PacedSchedule,
     Schedule,
-    ScheduleLR,
     scaled_rate,
     set_rate,
     warmup_start,
@@ -102,38 +99,6 @@ def _optimizer() -> torch.optim.Optimizer:
         {"params": first.parameters(), "lr": 3.0}, {"params": second.parameters(), "lr": torch.tensor(7.0)}
     ]  # fmt: skip
     return torch.optim.SGD(groups, lr=1.0)
-
-
-def test_a_torch_scheduler_follows_the_schedule() -> None:
-    schedule = Schedule(kind="cosine", steps=10, peak=0.5, warmup_fraction=0.2)
-    optimizer = _optimizer()
-    scheduler = ScheduleLR(optimizer, schedule)
-    seen = []
-    for _ in range(10):
-        seen.append([float(group["lr"]) for group in optimizer.param_groups])
-        optimizer.step()
-        scheduler.step()
-    assert seen == [pytest.approx([schedule(step)] * 2) for step in range(10)]
-    other = _optimizer()
-    resumed = ScheduleLR(other, schedule)
-    resumed.load_state_dict({"last_epoch": 4})
-    assert [float(group["lr"]) for group in other.param_groups] == pytest.approx([schedule(4)] * 2)
-    assert resumed.get_last_lr() == [schedule(4)] * 2
-    other.step()
-    resumed.step()
-    assert resumed.state_dict() == {"last_epoch": 5}
-    assert [float(group["lr"]) for group in other.param_groups] == pytest.approx([schedule(5)] * 2)
-
-
-def test_monais_handler_takes_it() -> None:
-    optimizer = _optimizer()
-    schedule = Schedule(kind="poly", steps=5, peak=0.5, warmup_fraction=0.0)
-    seen: list[float] = []
-    trainer = Engine(lambda engine, batch: optimizer.step())
-    trainer.add_event_handler(Events.EPOCH_STARTED, lambda: seen.append(optimizer.param_groups[0]["lr"]))
-    LrScheduleHandler(ScheduleLR(optimizer, schedule), print_lr=False).attach(trainer)
-    trainer.run([0, 1], max_epochs=5)
-    assert seen == pytest.approx([schedule(step) for step in range(5)])
 
 
 def test_a_tensor_rate_is_set_in_place() -> None:

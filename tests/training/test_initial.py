@@ -226,7 +226,7 @@ def test_a_run_is_measured_and_scaled_with_frozen_layers(
     folder: Path, make: Callable[..., RunConfig], first: Path
 ) -> None:
     out = folder / "measured"
-    settings = ("train.precision=null", "train.channels_last=null", "train.activations=1MiB", "train.lookahead=2")
+    settings = ("train.precision=null", "train.channels_last=null", "train.activations=1MiB")
     scaled = ("train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}", f"network.weights={first}")
     train(make("network.norm=batch", *settings, *scaled), out)
     began, ended = checkpoint(first, "best")["weights"], checkpoint(out, "last")["network"]

@@ -148,7 +148,7 @@ def test_a_run_in_which_no_gradient_is_finite_ends(
         *[
             pytest.param(overrides, step, marks=pytest.mark.slow)
             for overrides, step in (
-                (("train.optimizer=lamb", "train.lookahead=3"), 7),
+                (("train.optimizer=lamb",), 7),
                 (STAGES, 6),
                 (("train.activations=200KB",), 7),
             )

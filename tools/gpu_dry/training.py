@@ -40,9 +40,9 @@ def training_checks() -> Iterator[Check]:
     for name, dims, precision, last, regions in product(LOSSES, (2, 3), PRECISIONS, (False, True), ((), REGIONS)):
         title = f"{dims}-D {name}, {precision}{_last(last)}{' of regions' if regions else ''}"
         yield Check("losses", title, partial(_loss, name, dims, precision, last, regions))
-    for name, lookahead, last, scaled in product(get_args(OptimizerName), (0, 2), (False, True), (False, True)):
-        title = f"{name}, lookahead {lookahead}{_last(last)}{', scaled' if scaled else ''}"
-        yield Check("optimizers", title, partial(_optimizer, name, lookahead, last, scaled))
+    for name, last, scaled in product(get_args(OptimizerName), (False, True), (False, True)):
+        title = f"{name}{_last(last)}{', scaled' if scaled else ''}"
+        yield Check("optimizers", title, partial(_optimizer, name, last, scaled))
     for name, dims, precision, last, surgery in product(FAST, (2, 3), PRECISIONS, (False, True), (False, True)):
         title = f"{dims}-D {name}, {precision}{_last(last)}{', surgery' if surgery else ''}"
         yield Check("steps", title, partial(_step, config_of(name, dims), dims, precision, last, surgery))
@@ -114,9 +114,9 @@ def _loss(name: str, dims: int, precision: str, last: bool, regions: Any) -> Non
         expect("gradient", (scores.grad.dtype, scores.grad.stride()), (dtype, scores.stride()))
 
 
-def _optimizer(name: OptimizerName, lookahead: int, last: bool, scaled: bool) -> None:
+def _optimizer(name: OptimizerName, last: bool, scaled: bool) -> None:
     """Three updates on made-up gradients, clipped and averaged, as a step that is captured takes them."""
-    config = TrainConfig(optimizer=name, lookahead=lookahead, learning_rate=1e-3)
+    config = TrainConfig(optimizer=name, learning_rate=1e-3)
     host = made(config_of("unet"), 3, last)
     average = average_of(host)
     with fake_cuda():

@@ -1,142 +1,180 @@
-"""A value as JSON values that are equal for what computes alike, in any process."""
+"""A digest of values and of the code that they run: equal for what computes alike, in any process."""
 
 from __future__ import annotations
 
-import argparse
 import copyreg
-import enum
+import dis
 import functools
 import hashlib
-import re
+import importlib.util
+import io
+import logging
+import random
+import sys
+import sysconfig
 import threading
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from pickle import Pickler
+from typing import Any
 
 import numpy as np
 import torch
 
-from hasten.cache.code import code_parts, imported_parts, is_library, loaded, module_parts, qualified, source_digest
+from hasten.files import hash_file
 
-_SCALARS = (bool, int, float, str, complex)
-_BUILTIN = (
-    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, np.ufunc, np.dtype, torch.dtype, torch.device,
-)  # fmt: skip
+_VERSIONED = ("hasten", "monai", "torch", "numpy")
+_INSTALLED = {"site-packages", "dist-packages"}
+_STDLIB = tuple(Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib"))
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple)
+_NAMED = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
+_NUMERIC = (types.ClassMethodDescriptorType, np.ufunc, np.dtype, torch.dtype, torch.device)
 _VOLATILE = (weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, threading.Thread)
 """What differs between processes that compute alike."""
-_DATA = (
-    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, Mapping, Sequence, set, frozenset, enum.Enum, type,
-    functools.partial, functools.cached_property, types.FunctionType, types.MethodType, np.ndarray, np.generic,
-    torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace, re.Pattern,
-)  # fmt: skip
-"""Types of libraries whose values count in full where code refers to them."""
+_CHANGING = (logging.Logger, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.IOBase)
+"""What changes while code uses it, and counts by its type where code refers to it by a global name."""
 
 
-class Seen(NamedTuple):
-    """The functions, classes and objects that were met: their numbers by id, and they themselves by number."""
+class Digester(Pickler):
+    """Digests values that may share objects and refer to each other in circles.
 
-    numbers: dict[int, int]
-    values: list[Any]
-    """Keeps them alive, so that no id is given to another object."""
-
-
-def describe(value: Any, seen: Seen | None = None) -> Any:
-    """`value` as JSON values that are equal for what computes alike. Code counts by its bytecode, objects by state.
-
-    Functions, classes and objects count as ["seen", number], and each is described once, in the order of the numbers:
-    they may refer to each other in circles. seen: of the values that were described before this one.
-    Raises RecursionError for a container that holds itself.
+    A function counts by its bytecode, defaults, closure and the globals that it names; a class by its attributes; an
+    object by its class and by what pickle would keep of it; a library's class by the file that defines it. A module of
+    the user's counts by its file and by those of its values that the code names. Not followed is what only the file of
+    such a module imports; and what is read when the code runs, from a file or by a name put together, does not count.
+    known: what is told apart elsewhere.
     """
-    if value is None or type(value) in _SCALARS:
-        return repr(value)
-    seen = Seen({}, []) if seen is None else seen
-    start = len(seen.values)
-    referred: list[Any] = []
-    described = _value(value, seen)
-    while start + len(referred) < len(seen.values):
-        referred.append(_referred(seen.values[start + len(referred)], seen))
-    return [described, referred] if referred else described
+
+    def __init__(self, known: Sequence[Any] = ()) -> None:
+        self.stream = io.BytesIO()
+        super().__init__(self.stream, protocol=4)
+        self.fast = True  # by value: whether two equal texts are one object differs between processes
+        self.met = list(known)
+        """Functions, classes and objects, alive so that no id is given to another."""
+        self.numbers = {id(each): number for number, each in enumerate(self.met)}
+
+    def digest(self, value: Any) -> str:
+        """Digest of a value and of all that was digested before. Raises RecursionError where a container holds itself.
+
+        Functions, classes and objects are numbered, and described one after another once the value is.
+        """
+        described = len(self.met)
+        self._dump(value)
+        while described < len(self.met):
+            self._dump(_parts(self.met[described]))
+            described += 1
+        return hashlib.sha256(self.stream.getvalue()).hexdigest()
+
+    def _dump(self, value: Any) -> None:
+        try:
+            self.dump(value)
+        except ValueError as error:  # of pickle, about a list within itself
+            raise RecursionError(str(error)) from None
+
+    def persistent_id(self, value: Any) -> Any:
+        """What stands for a value in the stream; None for plain ones, which pickle writes."""
+        if type(value) in _PLAIN:
+            return None
+        try:
+            return self._stand_in(value)
+        except (RecursionError, MemoryError):
+            raise
+        except Exception:  # whatever a library's class may raise where it is read, such as a proxy of nothing
+            return _kind(value)
+
+    def _stand_in(self, value: Any) -> Any:
+        if isinstance(value, types.CodeType):
+            arguments = value.co_varnames[: value.co_argcount + value.co_kwonlyargcount]
+            counts = (value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+            return [value.co_code, value.co_exceptiontable, value.co_consts, value.co_names, arguments, counts]
+        if isinstance(value, type) and is_library(value.__module__):
+            return ["class", _qualified(value), _version(value.__module__)]
+        if isinstance(value, types.ModuleType):
+            return _used(value, [])
+        if isinstance(value, (*_NAMED, *_NUMERIC)):
+            owner = getattr(value, "__self__", None)
+            return ["name", _qualified(value), None if isinstance(owner, types.ModuleType) else _referred(owner)]
+        if isinstance(value, _VOLATILE):
+            return _kind(value)
+        if isinstance(value, torch.Tensor):
+            return ["tensor", type(value), *_tensor(value)]
+        if is_library(type(value).__module__):
+            if isinstance(value, np.ndarray):
+                data = value.tolist() if value.dtype.hasobject else hashlib.sha256(value.tobytes()).digest()
+                return ["array", value.dtype.str, list(value.shape), data]
+            if isinstance(value, Mapping):
+                return ["dict", [[key, value[key]] for key in sorted(value, key=_order)]]
+            if isinstance(value, Set):
+                # Each as if it were the first to be met, as their order differs between processes.
+                return ["set", sorted(Digester(self.met).digest(each) for each in value)]
+        number = self.numbers.setdefault(id(value), len(self.met))
+        if number == len(self.met):
+            self.met.append(value)
+        return ["met", number]
 
 
-def _value(value: Any, seen: Seen) -> Any:
-    if value is None or type(value) in _SCALARS:
-        return repr(value)
+def is_library(module: str | None) -> bool:
+    """Whether a module belongs to Python, to an installed package or to Hasten; not to the user."""
+    if not isinstance(module, str) or module in ("__main__", "__mp_main__"):
+        return False
+    top = module.partition(".")[0]
+    if top in _VERSIONED:
+        return True
+    file = getattr(sys.modules.get(module, sys.modules.get(top)), "__file__", None)
+    return top in sys.stdlib_module_names if file is None else _is_installed(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str) -> bool:
+    # By file also for Python's own modules: a script's profile.py or types.py takes the place of theirs.
+    path = Path(file)
+    return not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(each) for each in _STDLIB)
+
+
+@functools.cache
+def _version(library: str) -> str:
+    """Digest of the file of a library's module, unless its version counts elsewhere."""
+    top = library.partition(".")[0]
+    return "" if top in _VERSIONED or top in sys.stdlib_module_names else _file_digest(_file_of(library))
+
+
+def _file_of(module: str) -> str | None:
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None)
     try:
-        return _content(value, seen)
-    except (RecursionError, MemoryError):
-        raise
-    except Exception:  # whatever a library's class may raise where it is read, such as a proxy of nothing
-        return _kind(value)
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
 
 
-def _content(value: Any, seen: Seen) -> Any:
-    below = functools.partial(_value, seen=seen)
-    if isinstance(value, enum.Enum):
-        return ["enum", below(type(value)), below(value.value)]
-    if isinstance(value, torch.Tensor):
-        return ["tensor", below(type(value)), *_tensor(value, seen)]
-    if isinstance(value, types.MethodType):
-        return ["method", below(value.__func__), _global(value.__self__, seen)]
-    if isinstance(value, type) and is_library(value.__module__):
-        return ["class", qualified(value), source_digest(value)]
-    if isinstance(value, types.ModuleType):
-        return module_parts(value)
-    if isinstance(value, types.CodeType):
-        return ["code", _code(value)]
-    if isinstance(value, _BUILTIN):
-        bound = getattr(value, "__self__", None)
-        return ["name", qualified(value), None if isinstance(bound, types.ModuleType) else _global(bound, seen)]
-    if isinstance(value, _VOLATILE):
-        return _kind(value)
-    if is_library(type(value).__module__):
-        plain = _plain(value, seen)
-        if plain is not None:
-            return plain
-    if id(value) not in seen.numbers:
-        seen.numbers[id(value)] = len(seen.values)
-        seen.values.append(value)
-    return ["seen", seen.numbers[id(value)]]
+def _file_digest(file: str | None) -> str:
+    try:
+        return "" if file is None else hash_file(Path(file))
+    except OSError:
+        return ""
 
 
-def _plain(value: Any, seen: Seen) -> Any:
-    """Numbers, text, arrays and containers, not of a class of the user's; None for what is none of them."""
-    below = functools.partial(_value, seen=seen)
-    if isinstance(value, _SCALARS):
-        return repr(value)
-    if isinstance(value, bytes | bytearray):
-        return ["bytes", hashlib.sha256(value).hexdigest()]
-    if isinstance(value, PurePath):
-        return ["path", str(value)]
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.ascontiguousarray(value)
-        if array.dtype.hasobject:  # its bytes are addresses
-            return ["array", array.dtype.str, list(array.shape), below(array.tolist())]
-        return ["array", array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
-    if isinstance(value, Mapping):
-        # Sorted before any is described: the order in which objects are met gives them their numbers.
-        return ["dict", [[below(key), below(value[key])] for key in sorted(value, key=_order)]]
-    if isinstance(value, set | frozenset):
-        # Each as if it were the first to be met, as their order differs between processes.
-        each_alone = [describe(each, Seen(dict(seen.numbers), list(seen.values))) for each in value]
-        return ["set", sorted(str(each) for each in each_alone)]
-    if isinstance(value, Sequence):
-        return [type(value).__qualname__, [below(each) for each in value]]
-    if isinstance(value, functools.partial):
-        return ["partial", below(value.func), below(value.args), below(value.keywords)]
-    return None
+def _qualified(value: Any) -> str:
+    """Name of a class or function, with that of its module, which is another for a script in a spawned process."""
+    module = getattr(value, "__module__", None) or ""
+    return f"{'__main__' if module == '__mp_main__' else module}.{getattr(value, '__qualname__', value)}"
 
 
-def _order(key: Any) -> str:
-    """Sort key of a dictionary's key; keys whose texts are addresses keep their order."""
-    text = repr(key) if isinstance(key, (*_SCALARS, tuple)) else ""
-    return qualified(type(key)) if not text or " at 0x" in text else text
+def _kind(value: Any) -> list[str]:
+    return ["kind", _qualified(type(value))]
 
 
-def _tensor(value: torch.Tensor, seen: Seen) -> list[Any]:
-    kind = [str(value.dtype), list(value.shape), _value(getattr(value, "__dict__", None) or None, seen)]
+def _order(value: Any) -> str:
+    """Sort key of a dictionary's key; those whose texts are addresses keep their order."""
+    text = repr(value) if isinstance(value, (*_PLAIN, complex)) else ""
+    return _qualified(type(value)) if not text or " at 0x" in text else text
+
+
+def _tensor(value: torch.Tensor) -> list[Any]:
+    kind = [str(value.dtype), list(value.shape), getattr(value, "__dict__", None) or None]
     if value.is_meta:
         return kind
     with torch.no_grad():
@@ -144,27 +182,12 @@ def _tensor(value: torch.Tensor, seen: Seen) -> list[Any]:
         plain = plain if plain.layout == torch.strided else plain.to_dense()
         plain = plain.as_subclass(torch.Tensor).resolve_conj().resolve_neg()
         # As bytes, because NumPy has no bfloat16.
-        return [*kind, _value(plain.contiguous().reshape(-1).view(torch.uint8).numpy(), seen)]
+        return [*kind, plain.contiguous().reshape(-1).view(torch.uint8).numpy()]
 
 
-def _global(value: Any, seen: Seen) -> Any:
-    """What code refers to. A library's objects that are no data, such as a lock or a file, count by their types."""
-    if isinstance(value, types.ModuleType):
-        return module_parts(value)
-    is_wrapper = "__wrapped__" in _attributes(value)  # such as of `functools.cache`
-    if is_wrapper or not is_library(type(value).__module__) or isinstance(value, _DATA) or _is_transform(value):
-        return _value(value, seen)
-    return _kind(value)
-
-
-def _is_transform(value: Any) -> bool:
-    from monai.transforms import Transform
-
-    return isinstance(value, Transform)
-
-
-def _kind(value: Any) -> list[str]:
-    return ["kind", qualified(type(value))]
+def _referred(value: Any) -> Any:
+    """A value that code refers to by a global name, or by what it is bound to."""
+    return _kind(value) if isinstance(value, (*_CHANGING, threading.local)) else value
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -175,91 +198,89 @@ def _attributes(value: Any) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _referred(value: Any, seen: Seen) -> Any:
-    """A function, a class of the user's, or an object."""
+def _parts(value: Any) -> list[Any]:
+    """What a function, a method, a class of the user's, or an object consists of."""
     if isinstance(value, types.FunctionType):
-        return _function(value, seen)
+        return _function(value)
+    if isinstance(value, types.MethodType):
+        return ["method", value.__func__, _referred(value.__self__)]
     if isinstance(value, type):
-        return _class(value, seen)
-    wrapped = _attributes(value).get("__wrapped__")
-    if isinstance(wrapped, types.FunctionType) and is_library(type(value).__module__):
-        return ["wraps", *_kind(value), _value(wrapped, seen)]
-    return ["object", _value(type(value), seen), _value(_built_from(value), seen)]
-
-
-def _built_from(value: Any) -> Any:
-    """What pickle would build an object from; the attributes of one that can't be pickled, such as a lock."""
-    try:
-        return _reduced(value)
-    except Exception:  # whatever an object's class may raise
-        return _attributes(value)
-
-
-def _reduced(value: Any) -> str | list[Any]:
+        return ["class", _qualified(value), value.__bases__, type(value), _members(value)]
+    if "__wrapped__" in _attributes(value) and is_library(type(value).__module__):  # such as of `functools.cache`
+        return ["wraps", *_kind(value), value.__wrapped__]
     reduce = copyreg.dispatch_table.get(type(value))
-    parts = value.__reduce_ex__(2) if reduce is None else reduce(value)
-    return parts if isinstance(parts, str) else [list(each) if isinstance(each, Iterator) else each for each in parts]
+    try:
+        built_from = value.__reduce_ex__(2) if reduce is None else reduce(value)
+    except Exception:  # whatever an object's class may raise, such as a lock's
+        built_from = [_attributes(value)]
+    if not isinstance(built_from, str):
+        built_from = [list(each) if isinstance(each, Iterator) else each for each in built_from]
+    return ["object", type(value), built_from]
 
 
-def _function(function: types.FunctionType, seen: Seen) -> list[Any]:
-    below = functools.partial(_value, seen=seen)
-    cells = [_cell(each, seen) for each in function.__closure__ or ()]
-    values = [cells, below(function.__defaults__), below(function.__kwdefaults__)]
-    described = ["function", qualified(function), _code(function.__code__), values]
+def _members(kind: type) -> list[Any]:
+    """Attributes of a class but those that Python or a decorator keeps in it, such as its module."""
+    members = []
+    for name, value in sorted(vars(kind).items()):
+        if isinstance(value, staticmethod | classmethod):
+            members.append([name, type(value).__name__, _referred(value.__func__)])
+        elif isinstance(value, property):
+            members.append([name, "property", value.fget, value.fset, value.fdel])
+        elif callable(value) or not (name.startswith("__") and name.endswith("__")):
+            members.append([name, _referred(value)])
+    return members
+
+
+def _function(function: types.FunctionType) -> list[Any]:
+    cells = [_cell(each) for each in function.__closure__ or ()]
+    parts = [_qualified(function), function.__code__, cells, function.__defaults__, function.__kwdefaults__]
     # Of the function itself: `functools.wraps` gives a decorator's the module of what it decorates.
     scope = function.__globals__
     if is_library(scope.get("__name__")):
-        return described
-    loads, imports = loaded(function.__code__)
-    globals_by_name = dict(_resolved(path, scope) for path in loads if path[0] in scope)
-    of_globals = [[name, _global(globals_by_name[name], seen)] for name in sorted(globals_by_name)]
-    return [*described, below(function.__dict__), of_globals, imported_parts(imports, scope.get("__package__"))]
+        return parts
+    codes = list(_codes(function.__code__))
+    names = sorted({name for code in codes for name in code.co_names})
+    imports = any(dis.opmap["IMPORT_NAME"] in code.co_code[::2] for code in codes)
+    modules = _modules(names, scope.get("__package__") or "") if imports else []
+    return [*parts, function.__dict__, [[name, _used(scope[name], names)] for name in names if name in scope], modules]
 
 
-@functools.lru_cache(maxsize=4096)
-def _code(code: types.CodeType) -> list[Any]:
-    return code_parts(code, [describe(each) for each in code.co_consts])
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code, and that of the functions within it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _codes(each)
 
 
-def _cell(cell: types.CellType, seen: Seen) -> Any:
+def _cell(cell: types.CellType) -> Any:
     try:
-        content = cell.cell_contents
+        return [cell.cell_contents]
     except ValueError:
         return "empty"
-    return _value(content, seen)
 
 
-def _resolved(path: tuple[str, ...], scope: Mapping[str, Any]) -> tuple[str, Any]:
-    """A global's name and value; of a module of the user's, those of what is taken from it."""
-    value, used = scope[path[0]], 1
-    while used < len(path) and isinstance(value, types.ModuleType) and not is_library(value.__name__):
-        try:
-            value = getattr(value, path[used])
-        except Exception:  # a module may have a `__getattr__` that raises anything
-            break
-        used += 1
-    return ".".join(path[:used]), value
+def _used(value: Any, names: list[str], within: tuple[types.ModuleType, ...] = ()) -> Any:
+    """A global that code names. A library's module counts by its name; one of the user's by its file and its values."""
+    if not isinstance(value, types.ModuleType):
+        return _referred(value)
+    if is_library(value.__name__) or value in within:
+        return ["module", value.__name__]
+    scope = vars(value)
+    values = [[name, _used(scope[name], names, (*within, value))] for name in names if name in scope]
+    return ["module", value.__name__, _file_digest(getattr(value, "__file__", None)), values]
 
 
-def _class(kind: type, seen: Seen) -> list[Any]:
-    bases = [_value(each, seen) for each in (*kind.__bases__, type(kind))]
-    attributes = vars(kind)
-    # What Python or a decorator keeps in a class, such as its module, says nothing about what it computes.
-    names = [name for name in sorted(attributes) if not _is_dunder(name) or _is_code(attributes[name])]
-    return ["class", qualified(kind), bases, [[name, _attribute(attributes[name], seen)] for name in names]]
+def _modules(names: list[str], package: str) -> list[Any]:
+    """The user's modules of these names, absolute or in a package around the code, with the digests of their files.
 
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
-def _is_code(value: Any) -> bool:
-    return callable(value) or isinstance(value, staticmethod | classmethod | property)
-
-
-def _attribute(value: Any, seen: Seen) -> Any:
-    if isinstance(value, staticmethod | classmethod):
-        return [type(value).__name__, _global(value.__func__, seen)]
-    if isinstance(value, property):
-        return ["property", [_global(each, seen) for each in (value.fget, value.fset, value.fdel)]]
-    return _global(value, seen)
+    They count before code that imports them has run.
+    """
+    levels = package.split(".")
+    around = ["", *(".".join(levels[:end]) + "." for end in range(1, len(levels) + 1) if package)]
+    files = {whole: _file_of(whole) for name in names if name for each in around if (whole := each + name)}
+    return [
+        [name, _file_digest(file)]
+        for name, file in files.items()
+        if file is not None and not is_library(name) and not _is_installed(file)
+    ]

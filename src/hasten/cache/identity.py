@@ -14,8 +14,7 @@ import torch
 
 import hasten
 from hasten.cache.chain import SplitCompose
-from hasten.cache.code import is_library
-from hasten.cache.describe import Seen, describe
+from hasten.cache.describe import Digester, is_library
 from hasten.cache.key import digest
 from hasten.files import hash_file
 
@@ -28,11 +27,11 @@ def chain_identity(chain: SplitCompose) -> str:
     import monai
 
     versions = [hasten.__version__, monai.__version__, torch.__version__, np.__version__]
-    seen = Seen({}, [])
+    digester = Digester()
     described = []
     for each in chain.fixed_transforms:
         try:
-            described.append(describe(each, seen))
+            described.append(digester.digest(each))
         except RecursionError:
             raise ValueError(
                 f"{type(each).__name__}: a list, tuple or dictionary that it uses holds itself or is nested too deeply "
@@ -56,17 +55,18 @@ def _row(value: Any, content: bool) -> Any:
         return [_row(each, content) for each in value]
     if isinstance(value, str | PurePath):
         return _identifier(str(value), content)
+    if value is None or type(value) in (bool, int, float):
+        return repr(value)
     kind = type(value)
     if is_library(kind.__module__):
-        return describe(value)
-    known = _class_identity(kind)  # type: ignore[arg-type]
-    return [known, describe(value, Seen({id(kind): 0}, [kind]))]
+        return Digester().digest(value)
+    return [_class_identity(kind), Digester([kind]).digest(value)]  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)
 def _class_identity(kind: type) -> str:
     """Digest of a class of the user's whose objects are in rows: once, as rows are looked at with every access."""
-    return digest(describe(kind))
+    return Digester().digest(kind)
 
 
 def _identifier(text: str, content: bool) -> Any:

@@ -63,7 +63,7 @@ class FileLocator:
             return self.folder / name
         url = checked_url(name if is_url(name) else join(self.url, name, where), where)
         if self.remote_dir is None:
-            raise ValueError(f"{where}: {shown(name)} is remote; say where its copy goes (remote_dir=).")
+            raise ValueError(f"{where}: {shown(name)} is remote; pass remote_dir=, the folder for the local copy.")
         return Remote(url=url, path=self.remote_dir / local_name(url), sha256=sha256)
 
 

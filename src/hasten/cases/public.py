@@ -7,17 +7,19 @@ Sizes are of the archive, rounded as its publisher gives them. The MD5 sums are 
 from __future__ import annotations
 
 import difflib
+import errno
 import fcntl
 import hashlib
 import logging
 import os
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hasten.cases.fetch import DownloadLimits, fetch
-from hasten.cases.unpack import unpack
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import expanded
@@ -167,7 +169,7 @@ def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimit
 
     A broken transfer is resumed, the archive is checked against its MD5 sum, nothing is unpacked outside the
     folder, and the folder appears only when it is whole. The archive is removed afterwards.
-    Raises ValueError: no archive, a server or disk that fails, another MD5 sum, an unsafe or damaged archive.
+    Raises ValueError: no archive, a server or disk that fails, another MD5 sum, an unsafe archive.
     """
     home = expanded(to or data_home()).absolute()
     target = home / public.folder
@@ -187,7 +189,7 @@ def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimit
         archives = home / ".archives"
         archive = fetch(public.url, archives, limits=limits).path
         _check(archive, public)
-        unpack(archive, target, top=public.folder)
+        _unpack(archive, target)
         archive.unlink()
     return target
 
@@ -203,6 +205,31 @@ def _check(archive: Path, public: PublicSet) -> None:
             f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again; "
             "if the sum is the same then, the archive was changed by its publisher or in transit."
         )
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpack the archive's folder of the target's name to become `target`; nothing is left behind on failure."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".partial", dir=target.parent) as fresh:
+        try:
+            with tarfile.open(archive) as file:
+                file.extractall(fresh, filter=_checked_member)
+        except tarfile.FilterError as error:
+            raise ValueError(f"{archive}: is not unpacked: {error}. Don't use this archive.") from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ValueError(f"{target}: the disk is full; free some space or name another folder.") from None
+            raise
+        if target.is_dir():
+            target.rmdir()
+        Path(fresh, target.name).rename(target)
+
+
+def _checked_member(member: tarfile.TarInfo, into: str) -> tarfile.TarInfo | None:
+    """A file, folder or inner link; None for other systems' housekeeping. Raises FilterError for what leads out."""
+    parts = PurePosixPath(member.name).parts
+    if any(part.startswith("._") or part in (".DS_Store", "__MACOSX") for part in parts):
+        return None
+    return tarfile.data_filter(member, into)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def find_listing(
     downloader = Downloader(expanded(remote_dir).absolute(), limits) if remote_dir is not None else None
     if is_url(source):
         if downloader is None:
-            raise ValueError(f"{shown(source)}: is remote; say where its copy goes (remote_dir=).")
+            raise ValueError(f"{shown(source)}: is remote; pass remote_dir=, the folder for the local copy.")
         path, place = mirror(source, downloader)
     else:
         path = expanded(source).absolute()

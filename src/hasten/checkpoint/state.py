@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hasten.checkpoint.weights import describe_mismatch
-from hasten.optim.base import innermost, lay_out_moments
-from hasten.optim.lr_finder import Stateful
+from hasten.optim.base import lay_out_moments
+
+
+class Stateful(Protocol):
+    """Anything whose state a step changes, such as a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 def training_state(
@@ -52,7 +59,7 @@ def training_state(
         "network": network.state_dict(),
         "average": average.state_dict() if average is not None else None,
         "optimizer": optimizer.state_dict(),
-        "optimizer_name": type(innermost(optimizer)).__name__,
+        "optimizer_name": type(optimizer).__name__,
         "scaler": scaler.state_dict() if scaler is not None else {},
         "schedule": schedule.state_dict() if schedule is not None else None,
         "random_state": torch.get_rng_state(),
@@ -125,7 +132,7 @@ def restore_state(
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
-    name, saved = type(innermost(optimizer)).__name__, state.get("optimizer_name")
+    name, saved = type(optimizer).__name__, state.get("optimizer_name")
     # Some optimizers accept each other's state, and training would continue with wrong values.
     if saved not in (None, name):
         raise ValueError(f"{where}: saved with the optimizer {saved}, and this run has {name}; use the same")

@@ -189,7 +189,7 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
 
 
 def check_train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
-    yield from at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
+    yield from at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "poly_power")
     yield from at_least(0, train, "train", "learning_rate_batch")
     yield from within(1, 10**9, train, "train", "steps")
     yield from at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")

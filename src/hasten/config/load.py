@@ -300,6 +300,7 @@ _FORMER_FIELDS = {
     ("infer", "sums"): "fp32",
     ("sample", "stage_voxels"): True,
     ("train", "compile_blocks"): False,
+    ("train", "lookahead"): 0,
     ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""

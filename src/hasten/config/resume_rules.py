@@ -70,7 +70,6 @@ RUN_RULES: Rules = {
     "train.seed": Rule("fixed", "the order of the cases follows from it"),
     "train.device": Rule("machine", "results are not bit for bit those of the device before"),
     "train.optimizer": _FIXED,
-    "train.lookahead": _FIXED,
     "train.freeze": Rule("fixed", "another run can start from this one's weights, with network.weights"),
     "train.head": Rule("fixed", _IN_STATE.note, auto=True),
     "train.steps": Rule("training", "the schedule is stretched or shortened to that many steps", auto=True),

@@ -240,8 +240,6 @@ class TrainConfig:
     """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; the others are for everything."""
     momentum: float = 0.9
     """Momentum of sgd and lars."""
-    lookahead: int = 0
-    """Steps between Lookahead's pulls towards the slow weights, around any optimizer; 0 is off."""
     steps: int | None = None
     """Optimizer steps of the whole schedule."""
     learning_rate: float | None = None

@@ -57,6 +57,8 @@ class Dp(Strategy):
             "distribute.strategy=dp: every step copies the network to %d GPUs, sends the batch out and the scores back "
             "through %s, and drives all GPUs by threads of one Python interpreter; ddp (hasten launch --nproc %d) does "
             "none of that, and is the faster even on one machine",
-            len(others) + 1, device, len(others) + 1,
-        )  # fmt: skip
+            len(others) + 1,
+            device,
+            len(others) + 1,
+        )
         return nn.DataParallel(network, device_ids=[device.index, *others])

@@ -2,7 +2,7 @@
 
 Its core collects what the ranks have ready and sends it in the background, so that a gradient travels as soon as it is
 complete, during the rest of the backward pass. Its DistributedOptimizer is not used: it makes the optimizer anew from
-its groups, which Muon and Lookahead don't allow. `hvd.reducescatter` must never be called: with gloo, every all-reduce
+its groups, which Muon doesn't allow. `hvd.reducescatter` must never be called: with gloo, every all-reduce
 after it takes about a second.
 
 The ranks meet through an HTTP server that `horovodrun` runs. Under any other launcher rank 0 runs one here, and the

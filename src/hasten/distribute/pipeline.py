@@ -154,9 +154,13 @@ class Pipeline(Strategy):
                 distributed.broadcast_object_list(payload, src=rank)
                 (forms,) = payload
             shared = PipelineStage(
-                stage, self.world.rank, self.world.size, piece.device,
-                input_args=_stand_ins(input_forms), output_args=_stand_ins(output_forms),
-            )  # fmt: skip
+                stage,
+                self.world.rank,
+                self.world.size,
+                piece.device,
+                input_args=_stand_ins(input_forms),
+                output_args=_stand_ins(output_forms),
+            )
             kind = Schedule1F1B if pieces >= self.world.size else ScheduleGPipe
             # The loss carries the piece's share already.
             schedule = self._schedules[key] = kind(shared, pieces, loss_fn=self._loss, scale_grads=False)

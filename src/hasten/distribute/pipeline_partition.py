@@ -274,9 +274,12 @@ def cut_places(costs: Costs, stages: int) -> list[int]:
     highest_cost, _ = _search(ends, stages, possible, lambda begin, end: upto[end] - upto[begin], max)
     limit = highest_cost * _EVEN
     _, places = _search(
-        ends, stages, lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
-        lambda begin, end: float(costs.crossing[begin]), add,
-    )  # fmt: skip
+        ends,
+        stages,
+        lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
+        lambda begin, end: float(costs.crossing[begin]),
+        add,
+    )
     return places
 
 

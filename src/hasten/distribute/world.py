@@ -80,9 +80,14 @@ def _world(
         raise ValueError(f"{names[0]}={rank}: must be 0 to {size - 1} ({names[1]} is {size}); check the launcher")
     local_size = _number(variables, names[3], 1) if names[3] else _tasks_here(variables)
     return World(
-        rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher, restarts=restarts,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        launcher=launcher,
+        restarts=restarts,
         host=host,
-    )  # fmt: skip
+    )
 
 
 def _tasks_here(variables: Mapping[str, str]) -> int:

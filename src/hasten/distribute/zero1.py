@@ -2,7 +2,7 @@
 
 ZeRO stage 1 (S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
 arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it rebuilds the inner optimizer from parameter
-groups alone (Muon needs the role of each parameter, Lookahead wraps an optimizer), hides the protocol for skipped
+groups alone (Muon needs the role of each parameter), hides the protocol for skipped
 steps from the loop, and saves states by pickled messages of whole ranks.
 """
 
@@ -18,7 +18,7 @@ from hasten.distribute.balance import partition
 from hasten.distribute.ddp import Ddp, broadcast_tensors
 from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
 from hasten.distribute.world import World
-from hasten.optim.base import Amp, innermost
+from hasten.optim.base import Amp
 from hasten.optim.lamb import Lamb
 
 
@@ -57,15 +57,14 @@ class Zero1Optimizer(PartOptimizer):
 
 def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """LAMB's common norm is that of all gradients, of which the cut groups hold only some."""
-    inner = innermost(optimizer)
-    if not isinstance(inner, Lamb):
+    if not isinstance(optimizer, Lamb):
         return
-    plain = inner._divisor
+    plain = optimizer._divisor
 
     def divisor(gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
-        return plain([moved for group in groups for _, moved in inner._moving(group)], amp)
+        return plain([moved for group in groups for _, moved in optimizer._moving(group)], amp)
 
-    inner._divisor = divisor  # type: ignore[method-assign]
+    optimizer._divisor = divisor  # type: ignore[method-assign]
 
 
 def _gather(state: dict[str, Any], world: World) -> dict[str, Any]:

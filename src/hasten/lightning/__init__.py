@@ -1,4 +1,4 @@
-"""Hasten for those who train with Lightning: its batches as a data module, its monitor and doctor as a callback.
+"""Hasten for those who train with Lightning: its batches as a data module, its monitor and report as a callback.
 
 Needs Lightning (`pip install 'hasten[lightning]'`), as `lightning` or as `pytorch_lightning`.
 """

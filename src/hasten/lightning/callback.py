@@ -1,43 +1,69 @@
-"""`HastenCallback`: monitor, run directory, report and the doctor's verdict for a Lightning Trainer."""
+"""`HastenCallback`: monitor, run directory and report for a Lightning Trainer."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from hasten.doctor.script import report
-from hasten.doctor.script.doctor import judge
-from hasten.doctor.script.launch import ScriptRun
 from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
-from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
-from hasten.observe.clock import Spent, process_start_seconds
-from hasten.observe.cpu_load import LoadMeter
+from hasten.observe.clock import Clock, Spent, process_start_seconds
 from hasten.observe.monitor import Monitor
 from hasten.training.records import TrainLog
 
 log = logging.getLogger(__name__)
 
-_SPANS = {"wait_for_data": "wait", "validate": "validation", "checkpoint": "checkpoint"}
-"""Entries of summary.json's seconds, and the part of a step of each; the rest of the steps is `train`."""
+_SPANS = {"train_dataloader_next": "wait_for_data", "save_checkpoint": "checkpoint"}
+"""Endings of a Trainer's profiler actions, and the entry of summary.json's seconds of each."""
+
+
+class TimedProfiler:
+    """Wraps the Trainer's own profiler and adds the actions of `_SPANS` to a clock."""
+
+    def __init__(self, inner: Any, clock: Clock) -> None:
+        self.inner, self.clock = inner, clock
+
+    def start(self, action: str) -> None:
+        name = _SPANS.get(action.rpartition(".")[2])
+        if name is not None:
+            self.clock.span(name).__enter__()
+        self.inner.start(action)
+
+    def stop(self, action: str) -> None:
+        self.inner.stop(action)
+        name = _SPANS.get(action.rpartition(".")[2])
+        if name is not None:
+            self.clock.span(name).__exit__()
+
+    @contextmanager
+    def profile(self, action: str) -> Generator[str, None, None]:
+        try:
+            self.start(action)
+            yield action
+        finally:
+            self.stop(action)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
-    """Samples the machine, records loss, pace and Dice, and reports in the end where the steps' time went.
+    """Samples the machine, and records loss, pace and Dice.
 
     The folder is a run directory: `hasten watch` follows it, `hasten report` compares it with others. It gets
-    monitor.csv and .jsonl (of each rank), metrics.jsonl, summary.json, report.html, doctor.json and doctor.html. The
-    loss is rank 0's, read from the device once a line. Times come from the Trainer's profiler hooks: tens of
-    microseconds a step; on a GPU every 32nd step is synchronized part by part. The doctor's findings need no further
-    experiment: `hasten doctor -- python train.py` measures the cures too.
+    monitor.csv and .jsonl (of each rank), metrics.jsonl, summary.json and report.html. The loss is rank 0's, read from
+    the device once a line. Where the time of the steps goes, `hasten doctor -- python train.py` tells.
     """
 
     def __init__(
@@ -47,11 +73,10 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         dice: str = "val_dice",
         monitor_every: float = 1.0,
         log_every: int | None = None,
-        tell: Callable[[str], None] = print,
     ) -> None:
         """out: a separate folder for each training. dice: name under which the LightningModule logs its validation's
         score; "dice/NAME" is a class of it. monitor_every: seconds, 0 is off. log_every: steps; None takes the
-        Trainer's log_every_n_steps. tell: receives the doctor's lines, on rank 0.
+        Trainer's log_every_n_steps.
         """
         super().__init__()
         if monitor_every < 0 or (log_every is not None and log_every < 1):
@@ -60,15 +85,15 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 "or more steps"
             )
         self.out, self.dice, self.monitor_every = Path(out), dice, monitor_every
-        self._log_every, self._tell = log_every, tell
+        self._log_every = log_every
         self._folder = RunFolder(self.out)
         self._earlier = Spent()
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._stats = Steps(), TrainerStats()
+        self._clock, self._samples = Clock(), 0
+        self._began, self._before = time.perf_counter(), 0.0
         self._step = 0
-        self._new_epoch = False
         self._monitor: Monitor | None = None
         self._lines: TrainLog | None = None
         self._validating: float | None = None
@@ -83,7 +108,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            trainer.profiler = TimedProfiler(trainer.profiler, self._steps)
+            trainer.profiler = TimedProfiler(trainer.profiler, self._clock)
 
     def state_dict(self) -> dict[str, Any]:
         return {"spent": asdict(self._spent())}
@@ -92,10 +117,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._earlier = Spent.of_checkpoint(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The clock of the first step starts. Raises ValueError where the folder holds another run."""
+        """The training begins. Raises ValueError where the folder holds another run."""
         device = trainer.strategy.root_device
         self._step = trainer.global_step
-        self._load, self._began = LoadMeter(), time.perf_counter()
         if trainer.is_global_zero:
             # Only now is it known whether the Trainer resumes from a checkpoint.
             self._folder.make(resumed=self._step > 0)
@@ -114,23 +138,14 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 gpus=[f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else (),
             )
             self._monitor.start()
-        if device.type == "cuda":
-            self._steps.wait_for_device = lambda: torch.cuda.synchronize(device)
         self._goes = True
-        self._steps.begin()
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self._new_epoch = True
+        self._began, self._before = time.perf_counter(), sum(self._clock.seconds.values())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._stats.batch(batch)
-        if self._new_epoch:
-            self._new_epoch = False
-            self._stats.epoch_starts.append(self._steps.waited())
+        self._samples += _samples_of(batch)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a step; its loss stays on the device until a line is due."""
-        self._steps.end()
         stepped, self._step = trainer.global_step != self._step, trainer.global_step
         if self._lines is None:
             return
@@ -144,15 +159,13 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if self._goes:
             self._validating = time.perf_counter()
-            self._steps.cover("validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record the validation, if the module logged a score."""
         if not self._goes or self._validating is None:
             return
-        self._steps.cover("")
         seconds, self._validating = time.perf_counter() - self._validating, None
-        self._stats.validations.append({"step": self._steps.count, "seconds": seconds})
+        self._clock.span("validate").add(seconds)
         if self._lines is None:
             return
         scores = trainer.callback_metrics
@@ -168,8 +181,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             log.warning(
                 'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
                 "HastenCallback(..., dice=NAME)",
-                self.dice, ", ".join(sorted(scores)) or "none",
-            )  # fmt: skip
+                self.dice,
+                ", ".join(sorted(scores)) or "none",
+            )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._end(trainer, pl_module, "finished")
@@ -191,14 +205,14 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def _spent_now(self) -> Spent:
         """Cost of this process."""
-        parts = dict(self._steps.totals)
-        seconds = {name: parts.pop(part, 0.0) for name, part in _SPANS.items()}
-        return Spent({"total": process_start_seconds(), "train": sum(parts.values()), **seconds}, self._stats.samples)
+        seconds = {"validate": 0.0, "wait_for_data": 0.0, **self._clock.seconds}
+        trained = time.perf_counter() - self._began - (sum(seconds.values()) - self._before)
+        return Spent({"total": process_start_seconds(), "train": max(0.0, trained), **seconds}, self._samples)
 
     def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
-        """Write summary and diagnosis once, however the training ended."""
+        """Write the summary once, however the training ended."""
         if isinstance(trainer.profiler, TimedProfiler):
-            trainer.profiler, timed = trainer.profiler.inner, trainer.profiler
+            trainer.profiler = trainer.profiler.inner
         else:
             return
         if not self._goes:
@@ -206,11 +220,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             return
         if self._lines is not None and self._lines.losses:
             self._line(trainer)
-        self._steps.close()
         if self._monitor is not None:
             self._monitor.stop()
         if trainer.is_global_zero:
-            seconds, others = time.perf_counter() - self._began, self._load.others()
             self._folder.end(
                 status,
                 self._spent(),
@@ -218,12 +230,11 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 earlier_seconds=self._earlier.total_s,
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
-            record = record_of(trainer, pl_module, self._steps, self._stats, timed.inner)
-            command = tuple(sys.argv)
-            run = ScriptRun(command=command, exit_code=0, ended="finished", records=[record], seconds=seconds)
-            diagnosis = judge(run, others=others)
-            for line in report.summary(diagnosis)[1:]:
-                self._tell(line)
-            for path in report.write(diagnosis, self.out):
-                self._tell(f"written    {path}")
         self._clear()
+
+
+def _samples_of(batch: Any) -> int:
+    """Samples of a batch: the length of its first image, or else of its first tensor."""
+    tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
+    image = next((value for value in tensors if value.ndim >= 4), None)
+    return len(tensors[0] if image is None else image) if tensors else 0

@@ -104,8 +104,9 @@ class RunFolder:
             if not self._warned:
                 log.warning(
                     "%s: cannot be written to (%s); the training continues without its records",
-                    self.path, error.strerror or error,
-                )  # fmt: skip
+                    self.path,
+                    error.strerror or error,
+                )
             self._warned = True
 
 

@@ -188,9 +188,13 @@ class ChainSource:
 
     def feed(self, place: RankDevice, steps: int) -> tuple[Feeding, int]:
         program = compile_transforms(self.compose).bind(
-            self._train_set, batch_size=self.batch_size, seed=self.seed, device=place.device, compile=self.compile,
+            self._train_set,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            device=place.device,
+            compile=self.compile,
             share=place.share,
-        )  # fmt: skip
+        )
         return partial(_feed, program), math.ceil(len(self._train_set) * program.latest.num_samples / self.batch_size)
 
     def validation(self, place: RankDevice) -> CaseLoader | None:

@@ -112,9 +112,7 @@ def custom_network(config: NetworkConfig, *, num_channels: int, num_classes: int
     assert config.name is not None
     setting = f"network.name={config.name}"
     code = load_user_code(config.name, setting="network.name")
-    require_same_source(
-        code, config.digest, setting=setting, remedy="restore it (the run's checkpoints/ hold a copy)"
-    )  # fmt: skip
+    require_same_source(code, config.digest, setting=setting, remedy="restore it (the run's checkpoints/ hold a copy)")
     if isinstance(code.value, nn.Module):
         raise ValueError(f"{setting}: is a network that is built already; name its class, or a function that builds it")
     if not callable(code.value):
@@ -128,9 +126,13 @@ def custom_network(config: NetworkConfig, *, num_channels: int, num_classes: int
         raise ValueError(f"{setting}: is defined in {home}; write {home}:{name}, as the source of that is what counts")
     _check_parameters(code.value, setting, config.args)
     return CustomNetwork(
-        code=code, setting=setting, args=dict(config.args), spatial_dims=spatial_dims, num_channels=num_channels,
+        code=code,
+        setting=setting,
+        args=dict(config.args),
+        spatial_dims=spatial_dims,
+        num_channels=num_channels,
         num_classes=num_classes,
-    )  # fmt: skip
+    )
 
 
 def _parameters(factory: Callable[..., Any], setting: str) -> dict[str, inspect.Parameter]:

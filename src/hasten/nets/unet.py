@@ -44,9 +44,7 @@ class ResidualUnit(nn.Module):
         self.conv = nn.Sequential()
         for number in range(count):
             plain = last_plain and number == count - 1
-            unit = Convolution(
-                layers, outputs if number else inputs, outputs, ones if number else stride, plain=plain
-            )  # fmt: skip
+            unit = Convolution(layers, outputs if number else inputs, outputs, ones if number else stride, plain=plain)
             self.conv.add_module(f"unit{number}", unit)
         self.residual: nn.Module = nn.Identity()
         if stride != ones:
@@ -74,9 +72,14 @@ class UNet(nn.Module):
     """(B, inputs, *S) to (B, outputs, *S). num_res_units: convolutions of a residual unit; 0 has none of these."""
 
     def __init__(
-        self, layers: Layers, inputs: int, outputs: int, channels: Sequence[int], strides: Sequence[Sides],
+        self,
+        layers: Layers,
+        inputs: int,
+        outputs: int,
+        channels: Sequence[int],
+        strides: Sequence[Sides],
         num_res_units: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._layers, self._units = layers, num_res_units
         self.model = self._level(inputs, outputs, channels, strides, top=True)

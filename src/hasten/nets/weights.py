@@ -68,9 +68,7 @@ def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
     used = {partner[name] for name in values} | {partner[name] for name in left if name in partner}
     unused = tuple(name for name in saved if name not in used)
     _require(here, saved, values)
-    return Fit(
-        values=values, prefixes=prefixes, taken=tuple(taken), adapted=adapted, left=left, unused=unused
-    )  # fmt: skip
+    return Fit(values=values, prefixes=prefixes, taken=tuple(taken), adapted=adapted, left=left, unused=unused)
 
 
 def common_prefixes(here: State, saved: State) -> tuple[str, str]:

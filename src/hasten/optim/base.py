@@ -22,7 +22,7 @@ def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
 
     torch's fused kernels walk both as flat memory and are silently wrong where they differ (torch 2.13).
     """
-    for parameter, values in (*optimizer.state.items(), *innermost(optimizer).state.items()):
+    for parameter, values in optimizer.state.items():
         for name, value in values.items():
             if not isinstance(value, Tensor):
                 continue
@@ -35,12 +35,6 @@ def laid_as(like: Tensor, value: Tensor) -> Tensor:
     if value.stride() == like.stride() and value.device == like.device:
         return value
     return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
-
-
-def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer inside a Lookahead; any other optimizer itself."""
-    inner = getattr(optimizer, "inner", None)
-    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 @dataclass(frozen=True, slots=True)

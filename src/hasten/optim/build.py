@@ -13,7 +13,6 @@ from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import delay_rates, exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
-from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
 from hasten.optim.schedule import FIRST, PacedSchedule, Schedule, one_cycle, scaled_rate, warmup_start
@@ -28,7 +27,7 @@ _FUSED = {
 
 
 def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimizer:
-    """The optimizer of `config.optimizer`, torch's in their fused form, in a Lookahead if `config.lookahead` > 0.
+    """The optimizer of `config.optimizer`, torch's in their fused form.
 
     Weights of convolutions and linear layers decay; biases, norms and activations don't.
     """
@@ -38,8 +37,6 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
     if config.head_steps:
         assert config.head is not None
         delay_rates(optimizer, network, config.head, config.head_steps, at="train.head")
-    if config.lookahead > 0:
-        return Lookahead(optimizer, every=config.lookahead)
     return optimizer
 
 
@@ -54,9 +51,12 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
     match config.optimizer:
         case "muon":
             return Muon(
-                network.parameters(), lr=rate, transposed=transposed_filters(network),
-                exempt=exempt_parameters(network), weight_decay=decay,
-            )  # fmt: skip
+                network.parameters(),
+                lr=rate,
+                transposed=transposed_filters(network),
+                exempt=exempt_parameters(network),
+                weight_decay=decay,
+            )
         case "adamw":
             return _with_layout_hook(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
         case "sgd":

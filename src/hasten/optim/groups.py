@@ -81,7 +81,7 @@ def delay_rates(
     early = {id(parameters[name]) for pattern in first for name in fitting(list(parameters), pattern, at=at)}
     _divide(
         optimizer, lambda parameter: id(parameter) in early, lambda _, is_early: {} if is_early else {"lr_from": steps}
-    )  # fmt: skip
+    )
 
 
 def _divide(

@@ -40,9 +40,15 @@ class Lars(BaseOptimizer):
         if nesterov and momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         defaults = {
-            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "trust": trust,
-            "eps": eps, "trust_clip": trust_clip, "always_adapt": always_adapt,
-        }  # fmt: skip
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "trust": trust,
+            "eps": eps,
+            "trust_clip": trust_clip,
+            "always_adapt": always_adapt,
+        }
         super().__init__(params, defaults)
 
     def _update(self, amp: Amp) -> None:

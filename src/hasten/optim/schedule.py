@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -190,34 +190,6 @@ def warmup_start(batch_size: int, reference_batch: int) -> float:
     return reference_batch / batch_size if batch_size > reference_batch else FIRST
 
 
-class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
-    """A schedule as a torch scheduler, as MONAI's LrScheduleHandler, Lightning or a custom loop expect it.
-
-    Every group gets the schedule's rate of the step. The step is its only state.
-    """
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], last_epoch: int = -1
-    ) -> None:
-        self.schedule = schedule
-        super().__init__(optimizer, last_epoch)
-
-    def get_lr(self) -> list[float | Tensor]:
-        """The rate of each group at this step: plain numbers, where torch allows a tensor () as well."""
-        rate = self.schedule(self.last_epoch)
-        return [_rate_of(group, rate, self.last_epoch) for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_epoch": self.last_epoch}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the saved step, and set its rate."""
-        self.last_epoch = state_dict["last_epoch"]
-        self._step_count = self.last_epoch + 1
-        set_rate(self.optimizer, self.schedule(self.last_epoch), self.last_epoch)
-        self._last_lr = self.get_lr()
-
-
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
     """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it).
 
@@ -225,12 +197,8 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
     (of `delay_rates`) nothing before that 0-based step.
     """
     for group in optimizer.param_groups:
-        value = _rate_of(group, rate, step)
+        value = rate * group.get("lr_scale", 1.0) if step >= group.get("lr_from", 0) else 0.0
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
         else:
             group["lr"] = value
-
-
-def _rate_of(group: dict[str, Any], rate: float, step: int) -> float:
-    return rate * group.get("lr_scale", 1.0) if step >= group.get("lr_from", 0) else 0.0

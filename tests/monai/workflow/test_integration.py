@@ -24,7 +24,7 @@ from monai.utils import set_determinism
 from torch import Tensor, nn
 
 import hasten
-from hasten.monai.metric_handlers import MeanDice
+from hasten.evaluation.overlap import DiceMetric
 from hasten.nets.losses import DiceLoss
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ MONAIS = Classes(
 )  # fmt: skip
 OURS = Classes(
     hasten.CacheDataset, hasten.SupervisedTrainer, hasten.SupervisedEvaluator, hasten.SlidingWindowInferer, DiceLoss,
-    MeanDice,
+    lambda **settings: monai.handlers.IgniteMetricHandler(DiceMetric(), **settings),
 )  # fmt: skip
 
 

@@ -48,9 +48,15 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
         return stop_code(outcome.records)
     ends, lost = rendezvous.exchange(outcome.ends)
     text = report_of(
-        ends, job.nproc * job.nnodes, lost=lost, restarts=outcome.restarts, logs=folder, out=job.out,
-        again=again, resume=resume,
-    )  # fmt: skip
+        ends,
+        job.nproc * job.nnodes,
+        lost=lost,
+        restarts=outcome.restarts,
+        logs=folder,
+        out=job.out,
+        again=again,
+        resume=resume,
+    )
     (folder / _REPORT).write_text(text + "\n")
     first = first_of(ends)
     if first.how != "mistake" or job.node_rank == 0 or first.host == rendezvous.hosts[job.node_rank]:

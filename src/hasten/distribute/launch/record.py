@@ -62,9 +62,13 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
     elif short_of_memory(error):
         kind = "memory"
     return RankRecord(
-        kind=kind, exit_code=code, message=message, traceback=_traceback(error),
-        host=socket.gethostname(), time=time.time(),
-    )  # fmt: skip
+        kind=kind,
+        exit_code=code,
+        message=message,
+        traceback=_traceback(error),
+        host=socket.gethostname(),
+        time=time.time(),
+    )
 
 
 @contextmanager

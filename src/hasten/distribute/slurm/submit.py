@@ -123,9 +123,14 @@ def _write_scripts(
             script, run = script_path(out, shape.name), settings_path(out, shape.name)
             timeout_s = config.distribute.timeout_s
             text = batch_script(
-                name=shape.name, shape=shape, request=request, script=script, run=run, out=out / shape.name,
+                name=shape.name,
+                shape=shape,
+                request=request,
+                script=script,
+                run=run,
+                out=out / shape.name,
                 timeout_s=timeout_s,
-            )  # fmt: skip
+            )
             for path, content in ((run, dump_run(config)), (script, text)):
                 with replacing(path, path.with_name(f".{path.name}")) as file:
                     file.write(content.encode())

@@ -81,7 +81,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self.average: nn.Module | None = average_of(unwrapped(network)) if average is True else average or None
         self._updates: dict[str, Any] = {
             "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
-        }  # fmt: skip
+        }
         uses_update = schedule is not None or self.average is not None or clip_norm > 0
         self._guarded = uses_update if skip_non_finite is None else skip_non_finite or uses_update
         self.update: Update | None = None
@@ -176,7 +176,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self.state.output = {
             Keys.IMAGE: image, Keys.LABEL: label, Keys.PRED: like(joined(scores), image),
             Keys.LOSS: torch.stack(losses).sum(),
-        }  # fmt: skip
+        }
         self._fire_event(IterationEvents.INNER_ITERATION_COMPLETED)
 
     def _backward(self, loss: Tensor) -> None:

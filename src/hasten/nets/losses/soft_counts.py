@@ -53,11 +53,15 @@ class _CpuCounts(torch.autograd.Function):
         label = (label if label.dtype == torch.uint8 else label.long()).contiguous()
         counts = torch.empty(4, *scores.shape[:2])
         ctx.settings = _Settings(
-            samples=scores.shape[0], classes=scores.shape[1], voxels=scores[0, 0].numel(),
+            samples=scores.shape[0],
+            classes=scores.shape[1],
+            voxels=scores[0, 0].numel(),
             ignored=_NO_LABEL if ignore_index is None else ignore_index,
-            last=layout_of(scores) is not torch.contiguous_format, wide=label.dtype == torch.int64,
-            surprised=surprised, threads=torch.get_num_threads(),
-        )  # fmt: skip
+            last=layout_of(scores) is not torch.contiguous_format,
+            wide=label.dtype == torch.int64,
+            surprised=surprised,
+            threads=torch.get_num_threads(),
+        )
         call("soft_counts", ctx.settings, (scores, label, counts))
         ctx.save_for_backward(scores, label)
         hit, predicted, labelled, surprise = counts.unbind()

@@ -38,10 +38,6 @@ class RecomputeReport:
     """Peak bytes of a step with recomputation; the lowest possible if `fits` is false."""
     kept: int
     """Bytes between the forward and the backward pass."""
-    seconds: float
-    """Additional forward seconds of a step, at the size of the probe."""
-    forward_seconds: float
-    """Seconds of one forward pass of the probe."""
     left_out: dict[str, str]
     """Modules that cannot be recomputed, and why."""
 
@@ -53,11 +49,7 @@ class RecomputeReport:
         budget, before, predicted = (f"{size / 2**20:.1f} MiB" for size in (self.budget, self.before, self.predicted))
         if not self.modules and self.fits:
             return f"nothing is recomputed: a step holds {before} of activations, within the budget of {budget}"
-        share = self.seconds / self.forward_seconds if self.forward_seconds > 0 else 0.0
-        text = (
-            f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations instead of {before}, "
-            f"and computes {share:.0%} of a forward pass again"
-        )
+        text = f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations, not {before}"
         return text if self.fits else f"{text}; no choice fits the budget of {budget}"
 
 
@@ -69,10 +61,10 @@ def recompute(
     batch_size: int | None = None,
     profile: Profile | None = None,
 ) -> RecomputeReport:
-    """Choose modules to recompute so that a step's activations fit `budget_bytes` at little extra time; in place.
+    """Choose modules to recompute so that a step's activations fit `budget_bytes`; in place.
 
     probe: the network's input as in training, (B, ...), or a tuple of its arguments, on the network's device; it is run
-    a few times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe
+    once, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe
     has a smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save
     running it. A budget that cannot be met is met as nearly as possible, and the report says so. The choice of an
     earlier call is undone first. Call it before `torch.compile`, and after the network was moved, laid out and operated
@@ -96,8 +88,6 @@ def recompute(
         before=occupied(profiled, ()).peak,
         predicted=predicted.peak,
         kept=predicted.kept,
-        seconds=sum(block.seconds for block in blocks),
-        forward_seconds=profiled.seconds,
         left_out=profiled.left_out,
     )
 

@@ -1,11 +1,9 @@
-"""Profiles a network on a probe, and chooses what to recompute: by the bytes that modules save, and their time."""
+"""Profiles a network on a probe, and chooses what to recompute by the bytes that modules save."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +22,6 @@ _SIZES = 8
 """Sizes of blocks that are tried: at most all activations, a half of them, a quarter, ..."""
 
 
-_ROUNDS = 3
-
-
 class ModuleCall(NamedTuple):
     """One call of a module in the probe."""
 
@@ -43,8 +38,6 @@ class Block:
 
     name: str
     call: ModuleCall
-    seconds: float
-    """Time of its forward pass."""
     draws: bool = False
     """Whether it takes random numbers."""
 
@@ -60,24 +53,20 @@ class Profile:
     blocks: tuple[Block, ...]
     left_out: dict[str, str]
     """Why a module that was called cannot be recomputed."""
-    seconds: float
-    """Time of the whole forward pass."""
 
 
 def profile_network(network: nn.Module, *probe: Any) -> Profile:
-    """Run a copy of `network` a few times in training mode, under the caller's autocast, and record what it saves.
+    """Run a copy of `network` once in training mode, under the caller's autocast, and record what it saves.
 
-    The network and the random state are left as they are. The passes need the memory of a plain forward pass of this
+    The network and the random state are left as they are. The pass needs the memory of a plain forward pass of this
     probe. Raises ValueError if the network can't be copied.
     """
     device = next((tensor.device for tensor in _tensors(probe)), torch.device("cpu"))
     network = copied(network)
     with random_state_kept(device), torch.enable_grad():
         watch = _record(network, probe, device)
-        rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
-    seconds = {name: median(times[name] for times in rounds) for name in rounds[0]}
     blocks = (
-        Block(name=name, call=calls[0], seconds=seconds[name], draws=name in watch.draws)
+        Block(name=name, call=calls[0], draws=name in watch.draws)
         for name, calls in watch.calls.items()
         if name and name not in watch.left_out
     )
@@ -86,7 +75,6 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
         saves=tuple(watch.saves),
         blocks=tuple(blocks),
         left_out=watch.left_out,
-        seconds=seconds[""],
     )
 
 
@@ -187,33 +175,6 @@ def _record(network: nn.Module, probe: tuple[Any, ...], device: torch.device) ->
     return watch
 
 
-def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device: torch.device) -> dict[str, float]:
-    """Seconds of each module's forward passes."""
-    spans: dict[str, list[tuple[Any, Any]]] = {}
-    cuda = device.type == "cuda"
-
-    def now() -> Any:
-        if not cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        return event
-
-    def seconds(begin: Any, end: Any) -> float:
-        return 1e-3 * begin.elapsed_time(end) if cuda else end - begin
-
-    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
-        begin = now()
-        return lambda _: spans.setdefault(name, []).append((begin, now()))
-
-    modules = dict(network.named_modules())
-    with hooked({name: modules[name] for name in names}, entered, prepend=True):
-        network(*probe)
-    if cuda:
-        torch.cuda.synchronize(device)
-    return {name: sum(seconds(begin, end) for begin, end in pairs) for name, pairs in spans.items()}
-
-
 def _why_not(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is compiled by TorchScript"
@@ -286,9 +247,9 @@ def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
 def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
     """The blocks to recompute so that a step's activations fit `budget` bytes, and the memory used.
 
-    At each of some sizes of blocks, those that save the most bytes per second, or the most bytes, are added until the
-    step fits, and those left out again that it fits without. Of these choices the one that takes the least time wins;
-    if none fits, the one with the smallest peak.
+    At each of some sizes of blocks, those that save the most bytes are added until the step fits, and those left out
+    again that it fits without. Of these choices the one that recomputes the fewest bytes wins; if none fits, the one
+    with the smallest peak.
     """
     nothing = occupied(profile, ())
     if nothing.peak <= budget:
@@ -297,13 +258,10 @@ def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
     options: list[list[Block]] = [[]]
     for halvings in range(_SIZES):
         blocks = [block for block in saved if saved[block] <= nothing.kept / 2**halvings]
-        options.append(
-            _first_that_fit(profile, budget, sorted(blocks, key=lambda each: -saved[each] / max(each.seconds, 1e-9)))
-        )
         options.append(_first_that_fit(profile, budget, sorted(blocks, key=lambda each: -saved[each])))
 
-    def price(blocks: list[Block]) -> tuple[float, float]:
-        return max(budget, occupied(profile, blocks).peak), sum(block.seconds for block in blocks)
+    def price(blocks: list[Block]) -> tuple[int, int]:
+        return max(budget, occupied(profile, blocks).peak), sum(saved[block] for block in blocks)
 
     best = min(options, key=price)
     return tuple(sorted(best, key=lambda block: block.call)), occupied(profile, best)
@@ -324,7 +282,7 @@ def _first_that_fit(profile: Profile, budget: int, blocks: list[Block]) -> list[
         if held.peak <= budget:
             break
     least = max(budget, held.peak)
-    for block in sorted(chosen, key=lambda block: -block.seconds):
+    for block in list(chosen):
         others = [each for each in chosen if each is not block]
         chosen = others if occupied(profile, others).peak <= least else chosen
     return chosen
@@ -339,9 +297,8 @@ def _bytes_by_block(profile: Profile) -> dict[Block, int]:
     total = sum(profile.sizes[storage] for storage in set(profile.saves))
     blocks: dict[ModuleCall, Block] = {}
     for block in profile.blocks:
-        # A wrapper and the module that it wraps are one choice.
-        if block.call not in blocks or block.seconds < blocks[block.call].seconds:
-            blocks[block.call] = block
+        # A wrapper and the module that it wraps, whose call ends first, are one choice.
+        blocks.setdefault(block.call, block)
     saved = {}
     for call, block in blocks.items():
         within = set(profile.saves[call.begin : call.end]) - set(call.inputs)

@@ -85,9 +85,13 @@ def _is_last(value: Tensor) -> bool:
 
 
 def _of_few(
-    func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any],
+    func: Any,
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rest: list[Any],
     kernel_types: tuple[torch.dtype, ...],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The convolution by Hasten's kernels where they take it; else with channels of zeros where the image has few."""
     transposed = bool(_OUTPUTS[func])
     on = torch.is_autocast_enabled(image.device.type)
