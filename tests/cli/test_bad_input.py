@@ -17,7 +17,6 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 import hasten.training.prepare_cases
@@ -311,30 +310,12 @@ def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refused(lambda: run(verb, "x" * 5000, *others), tmp_path, "File name too long")
 
 
-def flip_one_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 0x10
-    path.write_bytes(data)
-
-
 @pytest.fixture
 def stopped(data: Path, out: Path) -> Path:
     """A run that more steps can be asked of."""
     result = train(data, out, "train.steps=2", "train.validate_every=1")
     assert result.exit_code == 0, result.output
     return out
-
-
-def test_a_damaged_checkpoint_to_resume(tmp_path: Path, stopped: Path) -> None:
-    last = stopped / "checkpoints/last.pt"
-    before = last.read_bytes()
-    flip_one_byte(last)
-    resume = ["train", "train.steps=4", "--resume", "--quiet", "--out", stopped]
-    refused(lambda: run(*resume), tmp_path, str(last), "damaged", "restore it from a copy")
-    last.write_bytes(before)
-    result = run(*resume)
-    assert result.exit_code == 0, result.output
-    assert json.loads((stopped / "summary.json").read_text())["steps"] == 4
 
 
 def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Path) -> None:
@@ -345,17 +326,6 @@ def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Pat
         refused(lambda: train(data, stopped), tmp_path, *results)
     refused(lambda: run(*resume, "network.norm=batch"), tmp_path, "network.norm=batch", "this one has instance")
     assert not (stopped / LOCK).exists()
-
-
-def test_a_damaged_checkpoint_to_predict_with(tmp_path: Path, data: Path, stopped: Path) -> None:
-    best = stopped / "checkpoints/best.pt"
-    flip_one_byte(best)
-    predict = ["predict", stopped, image_of(data), "--out", tmp_path / "labels"]
-    refused(lambda: run(*predict), tmp_path, str(best), "damaged", "restore it from a copy")
-    assert not (tmp_path / "labels").exists()
-    # A run that goes on writes its best anew.
-    assert run("train", "train.steps=4", "--resume", "--quiet", "--out", stopped).exit_code == 0
-    assert run(*predict).exit_code == 0
 
 
 def test_ctrl_c_before_training_leaves_nothing(
@@ -384,30 +354,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
     assert result.exit_code == 0, result.output
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 4)
-
-
-def test_prediction_goes_on_after_an_input_that_breaks_off(tmp_path: Path, data: Path, out: Path) -> None:
-    assert train(data, out).exit_code == 0
-    path = image_of(data)
-    path.write_bytes(path.read_bytes()[:-200])
-    result = run("predict", out, data / "imagesTr", "--out", tmp_path / "labels")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[0].startswith("1/4  phantom_000")
-    assert f"error: {path}: is a damaged or truncated gzip file" in result.stderr
-    assert result.stderr.count("error: ") == 1
-    assert len(list((tmp_path / "labels").glob("*.nii.gz"))) == 3
-
-
-def test_prediction_refuses_what_would_be_lost(tmp_path: Path, data: Path, out: Path) -> None:
-    assert train(data, out).exit_code == 0
-    words = ["predict", out, image_of(data), "--out"]
-    refused(lambda: run(*words, data / "imagesTr", "--overwrite"), tmp_path, str(image_of(data)), "is an input")
-    assert run(*words, tmp_path / "labels", "--quiet").stderr == ""
-    target = str(tmp_path / "labels" / image_of(data).name)
-    refused(lambda: run(*words, tmp_path / "labels"), tmp_path, target, "exists; add --overwrite")
-    assert run(*words, tmp_path / "labels", "--overwrite").exit_code == 0
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "flat.png")
-    refused(lambda: run("predict", out, tmp_path / "flat.png", "--out", tmp_path / "o"), tmp_path, "2-D picture", "3-D")
 
 
 def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:

@@ -237,21 +237,6 @@ def test_a_plan_prints_what_is_done_to_a_patch(
     assert json.loads((tmp_path / "p.json").read_text())["augmentation"][0]["name"] == "RandFlipd"
 
 
-def test_the_other_verbs_pass_on_what_they_are_given(calls: Calls, data: Path, tmp_path: Path) -> None:
-    assert run("plan", data, "train.seed=2", "--out", tmp_path / "p.json").exit_code == 0
-    assert (tmp_path / "p.json").read_text() == '{\n  "steps": 5\n}\n'
-    assert calls.pop() == ("plan", load_run(None, [f"data.source={data}", "train.seed=2"]))
-    result = run("predict", tmp_path, "a.nii", "b.nii", "--out", data, "--overwrite")
-    assert result.stdout == f"2 label maps in {data}\n"
-    assert calls.pop() == ("predict", tmp_path, [Path("a.nii"), Path("b.nii")], data, True)
-    assert run("report", "a", "b", "--out", tmp_path / "r.html").exit_code == 0
-    assert calls.pop() == ("report", [Path("a"), Path("b")], tmp_path / "r.html")
-    words = ["--cases", 3, "--shape", 8, 9, 10, "--spacing", 3, 1, 0.5, "--seed", 4]
-    assert run("phantom", "--out", data, *words).exit_code == 0
-    settings = {"num_cases": 3, "shape": (8, 9, 10), "spacing": (3.0, 1.0, 0.5), "seed": 4}
-    assert calls.pop() == ("phantom", data, settings)
-
-
 def test_version_and_help_as_a_module() -> None:
     def module(word: str) -> str:
         return subprocess.run([sys.executable, "-m", "hasten", word], capture_output=True, text=True, check=True).stdout

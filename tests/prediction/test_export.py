@@ -214,14 +214,6 @@ def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         export_weights(run_of(tmp_path / "run", config, network), tmp_path / "model.onnx")
 
 
-def test_without_onnxruntime_nothing_is_claimed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    out = tmp_path / "model.onnx"
-    done = export_weights(run, out)
-    assert done.difference is None
-    onnx.checker.check_model(onnx.load(out))
-
-
 def test_a_failed_write_keeps_the_file_before(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "model.safetensors"
     out.write_text("mine")
@@ -241,16 +233,3 @@ def test_an_ending_that_names_no_format(run: Path, tmp_path: Path) -> None:
         export_weights(run, tmp_path / "model.pt")
     with pytest.raises(ValueError, match="--format pt: use safetensors, onnx, bundle or nnunet"):
         export_weights(run, tmp_path / "model.onnx", "pt")  # type: ignore[arg-type]
-
-
-def test_weights_of_another_network_are_told(tmp_path: Path) -> None:
-    config = config_of()
-    run = run_of(tmp_path / "run", config, network_of(config), labels={"0": "background", "1": "a"})
-    with pytest.raises(ValueError, match=r"best\.pt: .*another number of classes \(2 here, 3 saved\)"):
-        export_weights(run, tmp_path / "model.onnx")
-
-
-def test_too_many_weights_for_one_onnx_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_LARGEST", 100)
-    with pytest.raises(ValueError, match="too many for an ONNX file; use safetensors"):
-        export_weights(run, tmp_path / "model.onnx")

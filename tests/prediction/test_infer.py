@@ -135,27 +135,6 @@ def test_two_dimensions(whole_up_to: int) -> None:
             assert torch.equal(label, window.argmax(0).to(torch.uint8))
 
 
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-@pytest.mark.parametrize("average", ["scores", "softmax"])
-def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -> None:
-    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
-
-    class Mirrored(nn.Module):
-        def forward(self, image: Tensor) -> Tensor:
-            total = torch.zeros(())
-            for flip in ([], [2], [4], [2, 4]):
-                scores = network(image.flip(flip)).flip(flip)
-                total = total + (scores.softmax(1) if average == "softmax" else scores)
-            return total / 4
-
-    how = make(whole_up_to=whole_up_to)
-    expected = dict(infer_labels(Mirrored(), volumes, how))
-    mirrored = dataclasses.replace(how, flip_axes=(0, 2), average=average)
-    for position, actual in infer_labels(network, volumes, mirrored):
-        assert (actual != expected[position]).sum() <= 1  # a tie may fall either way
-        assert not torch.equal(actual, dict(infer_labels(network, volumes, how))[position])
-
-
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("flip_axes", [(), (1, 2)])
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
@@ -208,18 +187,6 @@ def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCa
     for position, volume in enumerate(volumes):
         assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
     assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
-
-
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
-    class Heads(Recorder):
-        def forward(self, image: Tensor) -> Any:
-            scores = super().forward(image)
-            return [scores, -scores]
-
-    (volume,) = volumes_of((6, 9, 8))
-    ((_, result),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
-    assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
 
 
 @pytest.mark.parametrize(("precision", "switch"), [("fp32", "ieee"), ("tf32", "tf32")])

@@ -23,7 +23,7 @@ from hasten.evaluation.crossval import summarise
 from hasten.evaluation.evaluate import evaluate
 from hasten.evaluation.settings import evaluate_run
 from hasten.phantoms.organs import write_phantoms
-from hasten.prediction.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+from hasten.prediction.postprocess import Cleaning, postprocessed
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report
 from hasten.training import folds
@@ -259,22 +259,6 @@ def test_a_cleaning_that_pays_is_chosen_and_applied(
     spacing = read_nifti(image).spacing
     expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
     assert np.array_equal(read_nifti(cleaned).array[0], expected)
-
-
-def test_a_postprocessing_that_was_edited_is_kept(
-    trained: tuple[Path, dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "cv"
-    shutil.copytree(trained[0], out)
-    summarise(out)
-    assert "was edited" not in caplog.text
-    mine = {1: Cleaning(name="spleen", min_volume_mm3=3.0)}
-    write_cleanings(out, mine)
-    path = out / "postprocessing.yaml"
-    path.write_text(path.read_text().replace("3.0", "4.0"))
-    summarise(out)
-    assert "was edited, and is kept" in caplog.text
-    assert read_cleanings(out, {"1": "spleen"})[1].min_volume_mm3 == 4.0
 
 
 @pytest.mark.parametrize(("text", "result"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])

@@ -22,7 +22,7 @@ from hasten.training.loop import log_every
 from hasten.training.run import train
 from hasten.training.step import TrainStep
 from hasten.training.stop import Stopped
-from tests.training.runs import assert_equal, assert_same_run, checkpoint, config_of, metrics, resumed
+from tests.training.runs import assert_same_run, checkpoint, config_of, metrics, resumed
 
 
 @pytest.fixture(scope="module")
@@ -167,15 +167,6 @@ def test_other_ways_to_train_resume_too(
         train(make(*overrides), out)
     train(resumed(out), out, resume=True)
     assert_same_run(out, whole)
-
-
-@pytest.mark.slow  # in one step: tests/nets/recompute
-def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    train(make("network.dropout=0"), whole)
-    summary = train(make("network.dropout=0", "train.activations=200KB"), out)
-    assert summary["accelerators"]["recomputed activations"]["on"]
-    assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
 
 
 def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(

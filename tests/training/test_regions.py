@@ -10,9 +10,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.prediction.export import export_weights
@@ -160,15 +158,6 @@ def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
         mask, plain = (voxels(folder / region / "case0.nii.gz") for folder in (tmp_path / "out", predicted))
         assert np.array_equal(mask, np.where(before == 2, 0, plain))
     assert (before == 2).any()
-
-
-def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
-    words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
-    output = CliRunner().invoke(app, words)
-    assert output.exit_code == 0, output.output
-    assert "1 label map in" in output.output
-    assert "and the masks of its regions" in output.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", "prediction.json", *REGIONS}
 
 
 @pytest.mark.parametrize("format", ["safetensors", "onnx"])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.checkpoint import file as checkpoint_module
@@ -236,12 +235,6 @@ def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
     assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
 
 
-def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    train(make("train.steps=5", "train.validate_every=3", "train.checkpoint_every=100"), tmp_path / "run")
-    assert checkpoint(tmp_path / "run", "last")["step"] == 5
-    assert [record["step"] for record in metrics(tmp_path / "run", "validation")] == [3, 5]
-
-
 def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.ndarray]) -> Path:
     """A copy of a data set whose label maps are what `keep` makes of them, by their number."""
     copy = Path(shutil.copytree(source, folder / "copy"))
@@ -290,23 +283,6 @@ def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunCo
         train(make(), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", CHECKPOINTS}
-
-
-@pytest.mark.parametrize("existed", [False, True])
-def test_a_failed_start_can_be_repeated(tmp_path: Path, existed: bool) -> None:
-    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 24, 24), seed=3)
-    image = source / "imagesTr" / "phantom_001.nii.gz"
-    good = image.read_bytes()
-    image.write_bytes(good[:100])
-    out = tmp_path / "run"
-    if existed:
-        out.mkdir()
-    config = config_of(source, tmp_path / "cache", "train.steps=2")
-    with pytest.raises(ValueError, match=r"phantom_001\.nii\.gz"):
-        train(config, out)
-    assert out.exists() == existed
-    image.write_bytes(good)
-    assert train(config, out)["status"] == "finished"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
@@ -452,44 +428,3 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
         ("update", 2, "score"),
         ("stop",),
     ]
-
-
-def write_membranes(folder: Path, count: int) -> Path:
-    """Dark curves on a bright noisy ground, of several sizes, as 8-bit pictures."""
-    rng = np.random.default_rng(0)
-    for name in ("images", "labels"):
-        (folder / name).mkdir(parents=True)
-    for number in range(count):
-        height, width = 48 + 4 * (number % 2), 56
-        y, x = np.mgrid[:height, :width]
-        phase = rng.uniform(0, 6, 2)
-        wave = np.sin(x / 5 + phase[0]) + np.cos(y / 6 + phase[1])
-        label = (np.abs(wave) < 0.35).astype(np.uint8)
-        image = np.clip(170 - 110 * label + rng.normal(0, 12, label.shape), 0, 255).astype(np.uint8)
-        Image.fromarray(image).save(folder / "images" / f"slice_{number}.png")
-        Image.fromarray(label).save(folder / "labels" / f"slice_{number}.png")
-    (folder / "labels.json").write_text(json.dumps({"0": "inside", "1": "membrane"}))
-    return folder
-
-
-@pytest.mark.parametrize("channels_last", [pytest.param("false", marks=pytest.mark.slow), "true"])
-def test_pictures_train(tmp_path: Path, channels_last: str) -> None:
-    summary = train(
-        config_of(
-            write_membranes(tmp_path / "set", 6),
-            tmp_path / "cache",
-            "sample.patch=[1,32,32]",
-            "network.strides=[[1,2,2]]",
-            f"train.channels_last={channels_last}",
-            "train.steps=40",
-            "train.validate_every=20",
-            "train.learning_rate=0.02",
-            "network.dropout=0",
-        ),
-        tmp_path / "run",
-    )
-    assert summary["best"]["value"] > 0.7
-    best = checkpoint(tmp_path / "run", "best")
-    assert best["spatial_dims"] == 2
-    assert best["labels"] == {"0": "inside", "1": "membrane"}
-    assert all(value.ndim in (0, 1, 4) for value in best["weights"].values())
