@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,18 +249,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
         refused(lambda out=out: train(data, out), tmp_path, str(out), "choose another --out")  # type: ignore[misc]
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 12 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_disk_that_is_full_while_caching(
     tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,19 +281,6 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, data: Path, out: Path, monk
 
     refused(start, tmp_path, str(image_of(data)), "Permission denied")
     assert train(data, out).exit_code == 0
-
-
-def test_records_on_a_full_disk(tmp_path: Path, data: Path, tiny_disk: Path) -> None:
-    (tiny_disk / "fill").write_bytes(bytes(12 << 10))
-    refused(lambda: run("plan", data, "--out", tiny_disk / "plan.json"), data, f"{tiny_disk}/plan.json: No space left")
-    refused(lambda: run("phantom", "--out", tiny_disk / "more"), data, f"{tiny_disk}/more", "No space left")
-
-
-@pytest.mark.parametrize("words", ["plan", "train --out o", "export --out o.onnx"])
-def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    verb, *others = words.split()
-    refused(lambda: run(verb, "x" * 5000, *others), tmp_path, "File name too long")
 
 
 @pytest.fixture
@@ -362,14 +335,6 @@ def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:
     words = ["phantom", "--cases", 1, "--shape", 8, 16, 16, "--out"]
     refused(lambda: run(*words, tmp_path / "mine"), tmp_path, str(tmp_path / "mine"), "is not empty")
     refused(lambda: run(*words, tmp_path / "mine/dataset.json"), tmp_path, "is a file; choose another --out")
-
-
-def test_a_run_that_fits_no_plan(tmp_path: Path, data: Path, out: Path) -> None:
-    plan = tmp_path / "plan.json"
-    for text, message in (("{", "not a plan"), ('{"decisions": {"train.stesp": {"value": 3}}}', "train.stesp")):
-        plan.write_text(text)
-        refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), message)
-        assert not out.exists()
 
 
 def test_a_plan_that_was_edited_is_not_lost(tmp_path: Path, data: Path) -> None:

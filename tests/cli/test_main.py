@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -90,25 +89,6 @@ def run(*words: object) -> Any:
 def data(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
-
-
-def test_train_on_a_folder_with_overrides(calls: Calls, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = run("train", data, "train.steps=5", "sample.patch=[8, 8, 8]", "--out", out)
-    assert result.exit_code == 0, result.output
-    verb, config, where, plan, resume, progress = calls[0]
-    assert (verb, where, plan, resume) == ("train", out, None, False)
-    assert config == load_run(None, [f"data.source={data}", "train.steps=5", "sample.patch=[8, 8, 8]"])
-    assert isinstance(progress, Progress)
-    assert calls[1] == ("report", [out], out / "report.html")
-    assert result.stdout.splitlines() == [
-        "best Dice  0.9123 at step 120",
-        "time       12.3 s",
-        "waiting    1.2% of the training time was spent waiting for data",
-        f"summary    {out / 'summary.json'}",
-        f"report     {out / 'report.html'}",
-        f"predict    hasten predict {out} IMAGE... --out FOLDER",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -209,32 +189,6 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
     assert message.format(tmp=tmp_path) in result.stderr
     assert result.stderr.count("\n") == 1
     assert calls == []
-
-
-def test_an_interruption_ends_with_130(calls: Calls, data: Path, tmp_path: Path) -> None:
-    calls.failure = KeyboardInterrupt()
-    result = run("train", data, "--out", tmp_path / "o")
-    assert result.exit_code == 130
-    assert "Traceback" not in result.output
-    assert [call[0] for call in calls] == ["train"]
-
-
-def test_a_plan_prints_what_is_done_to_a_patch(
-    calls: Calls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = {"name": "RandFlipd", "how": "fused", "why": "one reading", "ops": ("Flip(prob=0.5)",)}
-    decisions = {
-        "sample.patch": {"value": [40, 56, 40], "reason": "a patch holds a whole case, " + "and more " * 12 + "here"},
-        "network.strides": {"value": [[2, 2, 2]] * 4, "reason": "each level halves the axes"},
-    }
-    decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row], "decisions": decisions})
-    monkeypatch.setitem(sys.modules, "hasten.training.choose.budget", decided)
-    output = run("plan", data, "--out", tmp_path / "p.json").stdout
-    assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in output
-    assert "sample.patch     [40, 56, 40]  a patch holds a whole case" in output
-    assert f"\n{' ' * 31}each level halves the axes\n" in output
-    assert max(map(len, output.split("\n\n")[0].splitlines())) <= 120
-    assert json.loads((tmp_path / "p.json").read_text())["augmentation"][0]["name"] == "RandFlipd"
 
 
 def test_version_and_help_as_a_module() -> None:

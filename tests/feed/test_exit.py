@@ -1,4 +1,4 @@
-"""A program that keeps iterators to its end: their threads, busy in torch while Python shuts down, must not abort it."""
+"""A program that keeps iterators to its end: their threads, busy in torch while Python ends, must not abort it."""
 
 from __future__ import annotations
 

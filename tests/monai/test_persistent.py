@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -112,11 +111,3 @@ def test_what_a_killed_process_was_writing_is_removed(rows: list[dict[str, Any]]
         os.utime(path, (0, 0))
     PersistentDataset(rows, chain(), folder)
     assert sorted(folder.iterdir()) == sorted([own, hidden])
-
-
-def test_a_folder_that_vanishes_is_explained(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    dataset = PersistentDataset(rows, chain(), tmp_path / "cache")
-    shutil.rmtree(tmp_path / "cache")
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises((ValueError, NotADirectoryError)):
-        dataset[0]

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from hasten.monai.thread_loader import ThreadBuffer, ThreadDataLoader
 
@@ -90,19 +90,6 @@ def test_a_thousand_epochs_leak_no_thread() -> None:
             pass
     assert set(threading.enumerate()) <= before
     assert psutil.Process().num_fds() <= files
-
-
-def test_the_data_sets_own_attributes_show() -> None:
-    data = Numbers()
-    assert ThreadDataLoader(data).dataset.data is data.data  # type: ignore[attr-defined]
-
-
-def test_an_iterable_data_set_goes_through() -> None:
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter(range(5))
-
-    assert [batch.tolist() for batch in ThreadDataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
 
 
 def test_a_buffer_of_none_is_refused() -> None:

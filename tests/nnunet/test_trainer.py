@@ -64,31 +64,6 @@ if __name__ == "__main__":
     print("batch", float(trainer.dataloader_val.program(0)["image"].sum()))
     print("weights", weights.double().norm().item(), bool(weights.isfinite().all()))
 """
-STAND_IN = """
-import sys
-import numpy as np
-import torch
-from hasten.training import capture
-from hasten.nnunet import graph
-from nnunetv2.run.run_training import get_trainer_from_args
-from tests.training.test_capture import FakeStream
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    if sys.argv[1] == "graph":
-        capture.SideStream = FakeStream
-        capture.judge = lambda *_: (1.0, 1.0, 1.0, "faster")
-        graph.why_not_captured = lambda step, setting: None
-    words = ("1", "3d_fullres", 0, "nnUNetTrainerTiny", "nnUNetPlans")
-    trainer = get_trainer_from_args(*words, device=torch.device("cpu"))
-    trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 8, 7
-    trainer.on_train_start()
-    trainer._validation.accelerator = Accelerator(sys.argv[1] == "graph", "measured", "requested")
-    trainer.on_train_start = lambda: None
-    trainer.run_training()
-    for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):
-        values = [trainer.logger.get_value(name, step=epoch) for epoch in range(2)]
-        print(name, type(values[0]).__name__, np.ravel(values).tolist())
-"""
 
 
 @dataclass(frozen=True)
@@ -178,19 +153,6 @@ def test_the_second_stage_of_a_cascade(tmp_path: Path) -> None:
     assert "own data loaders" not in out
     assert "Training done." in out
     assert list((tmp_path / "results").rglob(f"*{second}/fold_0/validation/summary.json"))
-
-
-@pytest.mark.slow
-def test_a_graph_and_larger_passes_of_the_validation_train_as_nnunet_does(tmp_path: Path) -> None:
-    """With a stand-in for CUDA that runs the step where a graph would be replayed."""
-    made = planned(tmp_path, "3d_fullres")
-    plain, graph = (ended(made.start(STAND_IN, name)) for name in ("plain", "graph"))
-    assert "Hasten: CUDA graph off: there is no CUDA device" in plain
-    assert "Hasten: CUDA graph on: " in graph
-    for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):
-        (_, kind, values), (_, plain_kind, wanted) = (_line(name, each).split(maxsplit=2) for each in (graph, plain))
-        assert kind == plain_kind
-        assert json.loads(values) == pytest.approx(json.loads(wanted), rel=1e-3, abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.slow

@@ -72,23 +72,6 @@ def test_reports_have_its_auc(run: Path) -> None:
     assert not any("lack" in note for note in read.notes)
 
 
-@pytest.mark.parametrize(("limit", "seconds"), [(None, 30.0), (20.0, 2.0)])
-def test_measuring_takes_a_tenth_of_the_time(
-    config: DetectionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, seconds: float
-) -> None:
-    given: list[float] = []
-
-    def measure(*_: Any, seconds: float) -> Any:
-        given.append(seconds)
-        raise ValueError("far enough")
-
-    monkeypatch.setattr("hasten.pathology.network.fastest_variant", measure)
-    train = replace(config.train, precision=None, channels_last=None, max_seconds=limit)
-    with pytest.raises(ValueError, match="far enough"):
-        train_detection(replace(config, train=train), tmp_path / "run")
-    assert 0 < given[0] <= seconds
-
-
 def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
     slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
     result = predict_slides(run, slides, tmp_path / "out", device="cpu")

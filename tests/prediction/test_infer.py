@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -52,31 +51,6 @@ def windows(draw: st.DrawFn) -> tuple[int, tuple[int, int, int], tuple[int, int,
     patch = (1 if dims == 2 else draw(window), draw(window), draw(window))
     overlap = draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.9]))
     return dims, shape, patch, overlap, draw(st.integers(1, 5)), draw(st.integers(2, 4))
-
-
-@given(windows())
-@settings(deadline=None, max_examples=60)
-def test_the_sliding_window_equals_monais(drawn: Any) -> None:
-    from monai.inferers import sliding_window_inference
-
-    dims, shape, patch, overlap, batch_size, classes = drawn
-    how = make(dims, patch=patch, overlap=overlap, batch_size=batch_size)
-    network = conv_net(dims, 2, classes)
-    (volume,) = volumes_of(shape)
-    with torch.inference_mode():
-        actual = sliding_window(network, volume, how)
-        expected = sliding_window_inference(
-            volume[None] if dims == 3 else volume[None, :, 0],
-            roi_size=patch[3 - dims :],
-            sw_batch_size=batch_size,
-            predictor=network,
-            overlap=overlap,
-            mode="gaussian",
-            padding_mode="constant",
-        )
-    assert actual.shape == (classes, *shape)
-    assert actual.dtype == torch.float32
-    torch.testing.assert_close(actual.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
 
 
 SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]

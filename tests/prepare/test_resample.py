@@ -77,12 +77,6 @@ def test_label_matches_the_definition(shape: tuple[int, int, int], new: tuple[in
     assert np.array_equal(got, expected)
 
 
-def test_label_matches_torch() -> None:
-    label = np.random.default_rng(0).integers(0, 5, (12, 30, 17)).astype(np.uint8)
-    expected = torch.nn.functional.interpolate(torch.from_numpy(label)[None, None], (7, 41, 34), mode="nearest-exact")
-    assert np.array_equal(resample_label(label, (7, 41, 34)), expected[0, 0].numpy())
-
-
 def test_same_shape_is_the_input() -> None:
     array = np.zeros((1, 2, 3, 4), np.int16)
     assert resample_image(array, (2, 3, 4)) is array

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import logging
 from collections.abc import Callable
@@ -140,15 +139,6 @@ def test_a_short_run_is_measured_in_the_fewest_rounds(clock: Clock, tmp_path: Pa
     clock.passes = 0
     fastest_variant(fake(clock, unclear), probe(), [PLAIN, LAST], tmp_path, passes=3999)
     assert clock.passes == 0, "what a long run measured is good enough for a short one"
-
-
-def test_what_a_busy_machine_measured_is_not_kept(
-    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path).variant == BOTH
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick).variant == BOTH
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_busy_machine_measured_decides_nothing(
@@ -378,19 +368,6 @@ def test_a_short_run_takes_the_usual_variant_after_a_check(clock: Clock, tmp_pat
     assert result == VariantTimes({str(BOTH): 0.125}, BOTH, rounds=0)
     assert clock.passes == 6
     assert explain(result).startswith("usually the fastest on such a device")
-
-
-def test_the_seconds_are_those_of_the_probe(clock: Clock, tmp_path: Path) -> None:
-    # On a CPU a few patches stand for the batch.
-    on = dataclasses.replace(probe(), batch_size=8)
-    result = fastest_variant(fake(clock, EVEN), on, ALL, tmp_path, is_short=quick)
-    assert result == VariantTimes({str(BOTH): 0.125}, BOTH, rounds=0)
-
-
-def test_the_next_short_run_does_not_check_again(clock: Clock, tmp_path: Path) -> None:
-    first = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick)
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick) == first
-    assert clock.passes == 6
 
 
 @pytest.mark.parametrize("longer", [None, lambda seconds: seconds < 0.125])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from hasten.prediction.postprocess import Cleaning, postprocessed
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report
 from hasten.training import folds
-from hasten.training.choose import budget
 from hasten.training.folds import train_folds
 from hasten.training.stop import Stopped
 from tests.training.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
@@ -156,24 +154,6 @@ def test_finished_folds_are_left_as_they_are(
     monkeypatch.setattr(crossval, "predict_validation", fail)
     monkeypatch.setattr(crossval, "score_validation", fail)
     assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
-
-
-@pytest.mark.slow
-def test_folds_of_a_budget_have_the_network_of_the_first(
-    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    speeds = iter((100.0, 1e4, 1e4))  # the machine is slower when the second fold begins
-    monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
-    monkeypatch.setattr(budget, "WIDTHS", (2.0,))
-    monkeypatch.setattr(budget, "LEAST_WIDE_STEPS", 2)
-    asked = config(data, cache, "train.budget=1h")
-    # Its channels and steps open: SETTINGS name them.
-    train = replace(asked.train, validate_every=10, steps=None)
-    asked = replace(asked, network=replace(asked.network, channels=None), train=train)
-    result = train_folds(asked, tmp_path / "cv", [0, 1])
-    widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
-    assert widths[0] == widths[1] == (32, 64)
-    assert list(result["folds"]) == ["0", "1"]
 
 
 def test_folds_side_by_side_are_put_together_by_report(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

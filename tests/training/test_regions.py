@@ -13,10 +13,8 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.observe.rundir import SUMMARY_JSON
-from hasten.prediction.export import export_weights
 from hasten.prediction.postprocess import Cleaning, write_cleanings
 from hasten.prediction.predict import predict
-from hasten.report.page import write_report
 from hasten.training.plan import plan_run
 from hasten.training.run import train
 from tests.training.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
@@ -93,16 +91,6 @@ def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
 
 
-def test_the_report_names_the_regions_and_paints_the_examples(run: Path) -> None:
-    page = write_report([run], run / "report.html").read_text()
-    for name in REGIONS:
-        assert name in page
-    with np.load(run / "examples.npz") as examples:
-        predictions = [examples[name] for name in examples.files if name.startswith("prediction_")]
-    assert predictions
-    assert set(np.unique(predictions)) == {0, 1, 2, 3}
-
-
 # Predictions
 
 
@@ -158,22 +146,6 @@ def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
         mask, plain = (voxels(folder / region / "case0.nii.gz") for folder in (tmp_path / "out", predicted))
         assert np.array_equal(mask, np.where(before == 2, 0, plain))
     assert (before == 2).any()
-
-
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format: str) -> None:
-    out = tmp_path / f"network.{format}"
-    export_weights(run, out)
-    if format == "onnx":
-        onnx = pytest.importorskip("onnx")
-        results = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
-    else:
-        with pytest.importorskip("safetensors").safe_open(out, "pt") as file:
-            results = file.metadata()
-    assert {name: tuple(values) for name, values in json.loads(results["regions"]).items()} == REGIONS
-    assert list(json.loads(results["regions"])) == list(REGIONS)
-    assert json.loads(results["region_values"]) == {}
-    assert set(json.loads(results["labels"])) == {"0", "1", "2", "4"}
 
 
 # What a run goes by

@@ -124,24 +124,6 @@ def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
         assert engaged["reason"]
 
 
-def test_the_seconds_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
-    _, summary = finished
-    seconds = dict(summary["seconds"])
-    total = seconds.pop("total")
-    assert seconds.keys() >= {"prepare", "compile", "train", "validate", "checkpoint", "wait_for_data"}
-    assert all(value >= 0 for value in seconds.values())
-    assert all(seconds[name] > 0 for name in ("prepare", "train", "validate", "checkpoint", "wait_for_data"))
-    assert sum(seconds.values()) <= total
-
-
-def test_best_holds_what_prediction_needs(finished: tuple[Path, dict[str, Any]]) -> None:
-    best = checkpoint(finished[0], "best")
-    assert best["labels"] == {"0": "background", "1": "spleen"}
-    assert best["channels"] == ["CT"]
-    assert best["spatial_dims"] == 3
-    assert best["config"]["train"]["precision"] == "fp32"
-
-
 def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[str, Any]]) -> None:
     with np.load(finished[0] / "examples.npz") as arrays:
         for number in range(2):

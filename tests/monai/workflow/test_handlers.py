@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import ModelCheckpoint, ProgressBar
-from ignite.metrics import RunningAverage
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.engines import SupervisedTrainer as MonaiTrainer
 from monai.handlers import (
@@ -21,7 +17,6 @@ from monai.handlers import (
     CheckpointSaver,
     EarlyStopHandler,
     MeanDice,
-    StatsHandler,
     ValidationHandler,
     from_engine,
 )
@@ -35,7 +30,6 @@ from tests.monai.workflow.parts import batches, difference, loss, network, snaps
 
 KINDS = [(MonaiTrainer, MonaiEvaluator), (SupervisedTrainer, SupervisedEvaluator)]
 POST = Compose([AsDiscreted(keys=["pred", "label"], argmax=[True, False], to_onehot=2)])
-LOSS = from_engine(["loss"], first=True)
 
 
 class Setting:
@@ -67,25 +61,6 @@ def both(use: Callable[[Setting, Path], Any], folder: Path) -> Any:
         results.append(snapshot(use(Setting(kinds), folder / str(number))))
     assert difference(*results) is None
     return results[1]
-
-
-def test_stats_handler_logs_the_same_lines(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        text = io.StringIO()
-        logger = logging.getLogger(f"stats.{folder}")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(logging.StreamHandler(text))
-        stats = [
-            StatsHandler(name=logger.name, tag_name="train_loss", output_transform=LOSS),
-            StatsHandler(name=logger.name, tag_name="all", output_transform=lambda output: {"a": output[1]["loss"]}),
-        ]
-        evaluator = setting.evaluator([StatsHandler(name=logger.name, output_transform=lambda output: None)])
-        setting.trainer([ValidationHandler(1, evaluator), *stats]).run()
-        return text.getvalue()
-
-    lines = both(use, tmp_path).splitlines()
-    assert sum("train_loss: " in line for line in lines) == 8
-    assert sum("val_mean_dice: " in line for line in lines) == 2
 
 
 def test_checkpoints_hold_the_same_and_a_loaded_one_goes_on(tmp_path: Path) -> None:
@@ -126,28 +101,6 @@ def test_validation_early_stop_and_the_best_checkpoint(tmp_path: Path) -> None:
     saved, epoch, best, _ = both(use, tmp_path)
     assert list(saved) == [f"net_key_metric={best:.4f}.pt"]
     assert epoch < 9
-
-
-def test_ignites_own_handlers(tmp_path: Path) -> None:
-    pytest.importorskip("tqdm")
-
-    def use(setting: Setting, folder: Path) -> Any:
-        trainer = setting.trainer([])
-        RunningAverage(output_transform=LOSS).attach(trainer, "average")
-        text = io.StringIO()
-        ProgressBar(file=text, bar_format="{n_fmt}/{total_fmt}{postfix}", mininterval=0).attach(
-            trainer, metric_names=["average"], output_transform=lambda output: {"loss": output[0]["loss"]}
-        )
-        saver = ModelCheckpoint(str(folder), "net", n_saved=None, require_empty=False)
-        trainer.add_event_handler(Events.ITERATION_COMPLETED(every=3), saver, {"model": setting.network})
-        trainer.run()
-        saved = {path.name: torch.load(path, weights_only=True) for path in sorted(folder.glob("*.pt"))}
-        return text.getvalue().replace("\r", "\n"), saved, trainer.state.metrics
-
-    text, saved, _ = both(use, tmp_path)
-    assert "average=" in text
-    assert "loss=" in text
-    assert list(saved) == ["net_model_3.pt", "net_model_6.pt"]
 
 
 class Row:

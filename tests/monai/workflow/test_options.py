@@ -61,24 +61,6 @@ def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
         assert torch.allclose(evaluator.state.output["pred"], average.eval()(batches()[-1]["image"]), atol=1e-5)
 
 
-def test_a_step_that_is_not_finite_is_left_out_where_asked_for() -> None:
-    data = batches()
-    data[1] = {**data[1], "image": data[1]["image"] * torch.inf}
-    plain = [one for number, one in enumerate(data) if number != 1]
-    net = nn.Conv2d(1, 2, 1)
-    first = copy.deepcopy(net)
-    trainer = trainer_of(net, data, skip_non_finite=True)
-    trainer.run()
-    assert trainer.update is not None
-    assert trainer.update.skipped == 1
-    trainer_of(first, plain).run()
-    assert distance(net, first) == 0
-    # As with MONAI where nothing of Hasten's was asked for.
-    broken = nn.Conv2d(1, 2, 1)
-    trainer_of(broken, data).run()
-    assert not any(weight.isfinite().all() for weight in broken.parameters())
-
-
 def test_pieces_of_a_batch_add_up() -> None:
     data = batches(size=5)
     net = nn.Conv2d(1, 2, 1)
