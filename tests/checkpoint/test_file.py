@@ -5,13 +5,13 @@ import errno
 import hashlib
 import io
 import math
+import os
 import pickle
 import random
 import resource
 import subprocess
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +104,18 @@ def test_any_truncation_is_detected(saved: Path) -> None:
             read_checkpoint(saved)
 
 
-def no_space(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(XX)
+@pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (Path, "replace")])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_failed_write_leaves_the_previous_file(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
+    saved: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException
 ) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
     before = saved.read_bytes()
     with monkeypatch.context() as patch:
-        breaks(patch)
-        with pytest.raises(OSError, match="No space"):
+        patch.setattr(owner, name, fail)
+        with pytest.raises(type(error)):
             write_checkpoint(saved, content(2.0))
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
