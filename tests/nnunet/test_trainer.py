@@ -36,17 +36,6 @@ if __name__ == "__main__":
 """
 
 
-FIRST_STAGE = """
-import sys
-from pathlib import Path
-from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
-if __name__ == "__main__":
-    cases, out = map(Path, sys.argv[1:])
-    out.mkdir(parents=True)
-    for name in nnUNetDatasetBlosc2.get_identifiers(str(cases)):
-        label_map = nnUNetDatasetBlosc2(str(cases), [name]).load_case(name)[1][0].clip(0)
-        nnUNetDatasetBlosc2.save_seg(label_map, str(out / name))
-"""
 RANK = """
 import sys
 import torch
@@ -132,27 +121,6 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path, configuration: str) -> None:
     [fold] = (tmp_path / "results").rglob("fold_0")
     assert (fold / "checkpoint_final.pth").is_file()
     assert "Training done." in made.run("run.run_training", "run_training_entry", *words, "--c")
-
-
-@pytest.mark.slow
-def test_the_second_stage_of_a_cascade(tmp_path: Path) -> None:
-    made = planned(tmp_path, "3d_fullres")
-    plans = tmp_path / "pre" / DATASET / "nnUNetPlans.json"
-    plan = json.loads(plans.read_text())
-    first, second = "3d_lowres", "3d_cascade_fullres"
-    plan["configurations"][first] = {"inherits_from": "3d_fullres", "data_identifier": first, "next_stage": second}
-    plan["configurations"][second] = {"inherits_from": "3d_fullres", "previous_stage": first}
-    plans.write_text(json.dumps(plan))
-    words = ("1", second, "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
-    out, _ = made.start(RUN.format(module="run.run_training", entry="run_training_entry"), *words).communicate()
-    assert "has no prediction of 10 of 10 cases" in out
-    assert f"nnUNetv2_train {DATASET} {first} FOLD -tr nnUNetTrainerTiny" in out
-    folder = tmp_path / "results" / DATASET / f"nnUNetTrainerTiny__nnUNetPlans__{first}/predicted_next_stage/{second}"
-    ended(made.start(FIRST_STAGE, str(plans.parent / "nnUNetPlans_3d_fullres"), str(folder)))
-    out = made.run("run.run_training", "run_training_entry", *words)
-    assert "own data loaders" not in out
-    assert "Training done." in out
-    assert list((tmp_path / "results").rglob(f"*{second}/fold_0/validation/summary.json"))
 
 
 @pytest.mark.slow

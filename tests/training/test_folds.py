@@ -21,7 +21,6 @@ from hasten.evaluation import crossval
 from hasten.evaluation.crossval import summarise
 from hasten.evaluation.evaluate import evaluate
 from hasten.evaluation.settings import evaluate_run
-from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.postprocess import Cleaning, postprocessed
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report
@@ -34,13 +33,13 @@ OF_FOLDS = ("data.split.fraction=null", "data.split.num_folds=3", "train.steps=6
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("cv") / "set", num_cases=6, shape=(16, 24, 24))
+def data(phantoms: Path) -> Path:
+    return phantoms
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(phantoms: Path) -> Path:
+    return phantoms.parent / "cache"
 
 
 def config(data: Path, cache: Path, *more: str) -> RunConfig:

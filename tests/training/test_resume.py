@@ -16,7 +16,6 @@ import torch
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.phantoms.organs import write_phantoms
 from hasten.report.compare import step_seconds
 from hasten.report.read import read_run
 from hasten.runtime import measure
@@ -31,7 +30,6 @@ from tests.training.runs import (
     assert_same_run,
     at_step,
     checkpoint,
-    config_of,
     metrics,
     resumed,
 )
@@ -46,12 +44,6 @@ LOG_EVERY = 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("resume")
-
-
-@pytest.fixture(scope="module")
-def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
-    return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
 @pytest.fixture(autouse=True, scope="module")
