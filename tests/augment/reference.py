@@ -148,15 +148,11 @@ def affine_matrix(key: Key, config: SampleConfig, spacing: Spacing, spatial_dims
         math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg or ROTATE_DEG)
     ]
     zoom = between(key, 5, *(config.scale_range or SCALE_RANGE))
-    shear = np.eye(3)
-    for counter, place in enumerate([(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]):
-        shear[place] = between(key, 2, -config.shear, config.shear, counter)
     matrix = rotation(0, angles[0])
     if spatial_dims == 3:
-        matrix = matrix @ rotation(1, angles[1]) @ rotation(2, angles[2]) @ shear / zoom
+        matrix = matrix @ rotation(1, angles[1]) @ rotation(2, angles[2]) / zoom
     else:
-        shear[0, 1] = shear[0, 2] = shear[1, 0] = shear[2, 0] = 0
-        matrix = matrix @ shear @ np.diag([1, 1 / zoom, 1 / zoom])
+        matrix = matrix @ np.diag([1, 1 / zoom, 1 / zoom])
     return np.diag(1 / np.array(spacing)) @ matrix @ np.diag(spacing) @ flip
 
 

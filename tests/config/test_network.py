@@ -30,7 +30,7 @@ OWN = "network.name=nets.py:Net"
         ([OWN, "network.act=relu"], "network.act: is a setting of the built-in networks"),
         ([OWN, "network.blocks=[1,2]"], "network.blocks: is a setting of the built-in networks"),
         ([OWN, "network.kernel_size=[[3,3,3]]"], "network.kernel_size: is a setting of the built-in networks"),
-        (["network.name=plainconvunet", "network.blocks=[1,0]"], "network.blocks: must be 1 or more at each level"),
+        (["network.name=plainconvunet", "network.blocks=[1,0]"], r"network.blocks\[1\]: must be 1 or more"),
         (
             ["network.name=dynunet", "network.kernel_size=[[3,3,2]]"],
             r"network.kernel_size: .*odd .*\(given \[\[3, 3, 2\]\]\)",

@@ -134,7 +134,7 @@ def default_chain(
     return _chain(
         ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
         PhysicalAffine(
-            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
+            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG,
             zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
         ),
         *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),

@@ -12,7 +12,7 @@ from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 
 OF_DEFAULT = (
-    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "shear", "brightness_prob", "brightness_range",
+    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "brightness_prob", "brightness_range",
     "contrast_prob", "contrast_range", "gamma_prob", "gamma_range", "noise_prob", "noise_std",
 )  # fmt: skip
 """Fields of `sample` that are the strengths of the preset `default`."""
