@@ -272,6 +272,7 @@ _FORMER_FIELDS = {
     ("cache", "shard_dirs"): [],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
+    ("distribute", "static_graph"): False,
     ("infer", "flip_below"): 1.0,
     ("infer", "size_spread"): 0.0,
     ("infer", "sums"): "fp32",

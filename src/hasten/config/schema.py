@@ -365,8 +365,6 @@ class DistributeConfig:
     """Gradients that travel together, in MiB (ddp, zero1): smaller ones overlap more, larger ones wait less often."""
     overlap: bool = True
     """Send a bucket as soon as it is full, beside the backward pass; false sends all of them after it (ddp, zero1)."""
-    static_graph: bool = False
-    """Promise that every step uses the same parameters (ddp, zero1)."""
     gradients: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type in which gradients travel (ddp, zero1, horovod, which knows no bf16)."""
     sync_norm: bool = False

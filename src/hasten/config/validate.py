@@ -29,7 +29,7 @@ _PER_CHANNEL = {
 
 
 @functools.cache
-def _adapter(cls: type[_T]) -> TypeAdapter[_T]:
+def _adapter(cls: Any) -> TypeAdapter[Any]:
     # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
     from pydantic import TypeAdapter
 
@@ -43,10 +43,10 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
     """
     from pydantic import ValidationError
 
-    adapter = _adapter(cls)
+    adapter = _adapter(typing.cast("typing.Any", cls))
     mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
     try:
-        return adapter.validate_python(tree, extra="forbid"), mistakes
+        return typing.cast("_T", adapter.validate_python(tree, extra="forbid")), mistakes
     except ValidationError as errors:
         kinds = {(*under, *at, name): kind for at, types in sections(cls) for name, kind in types.items()}
         sound = copy.deepcopy(tree)
