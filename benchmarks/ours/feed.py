@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from hasten.augment.program import Program
     from hasten.cache.arena import Arena
     from hasten.config.schema import SampleConfig
+
+
+STRENGTHS = {
+    "ScaleIntensity.factors": (-BRIGHTNESS[1], BRIGHTNESS[1]),
+    "Gamma.gamma": GAMMA[1],
+    "GaussianNoise.std": (0.0, NOISE[1]),
+}
+"""Those of `benchmarks.peers.feeds`, as `augment.override` has them."""
 
 
 def hasten_feed(
@@ -49,7 +57,8 @@ def hasten_feed(
         home = "device" if where.type == "cuda" else "ram"
         config = CacheConfig(dir=cache, home=home)
         arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
-    program = default_program(arena, sample_config(patch, batch_size), seed=seed, device=where, compile=compile)
+    sample = sample_config(patch, batch_size)
+    program = default_program(arena, sample, STRENGTHS, seed=seed, device=where, compile=compile)
     if compile and not program.compiled:
         raise RuntimeError(f"the batch program is not compiled: {program.why}")
     done = 0
@@ -66,18 +75,21 @@ def hasten_feed(
 def default_program(
     arena: Arena,
     sample: SampleConfig,
+    override: Mapping[str, object] | None = None,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
     compile: bool = False,
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Program:
-    """The default augmentation of all cases of a 3-D arena."""
+    """The default augmentation of all cases of a 3-D arena, with fields of its operations changed by `override`."""
     from hasten.augment.make_program import cases_of_arena, make_program
     from hasten.augment.presets import default_chain
+    from hasten.augment.run_chain import with_overrides
 
     assert sample.patch is not None
     chain = default_chain(sample, patch=sample.patch, spatial_dims=3, spacing=spacing)
+    chain = dataclasses.replace(chain, ops=with_overrides(chain.ops, override or {}))
     cases = cases_of_arena(arena, 3)
     return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device, compile=compile)
 
@@ -95,10 +107,7 @@ def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:
         rotate_deg=(ROTATE_DEG,) * 3,
         scale_range=(1 - SCALE, 1 + SCALE),
         brightness_prob=BRIGHTNESS[0],
-        brightness_range=(1 - BRIGHTNESS[1], 1 + BRIGHTNESS[1]),
         contrast_prob=0.0,
         gamma_prob=GAMMA[0],
-        gamma_range=GAMMA[1],
         noise_prob=NOISE[0],
-        noise_std=(0.0, NOISE[1]),
     )

@@ -182,9 +182,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("data.regions={}",): "accepted",
     ("sample.scale_range=[1e-9,1e-9]",): "either",
     ("sample.scale_range=[1e30,1e30]",): "either",
-    ("sample.gamma_range=[1e30,1e30]", "sample.gamma_prob=1"): "either",
-    ("sample.noise_std=[1e30,1e30]", "sample.noise_prob=1"): "either",
-    ("sample.brightness_range=[1e38,1e38]", "sample.brightness_prob=1"): "either",
     ("sample.stages=[[0.5,0.0001]]",): "either",
 }
 

@@ -37,9 +37,9 @@ _DAY = 86_400
 _COARSEST = 10_000
 """Largest size of a voxel in mm."""
 _SMALLEST = 0.01
-"""Smallest zoom factor, as a patch is cut from a region that is larger by its inverse along each axis; and exponent."""
+"""Smallest zoom factor: a patch is cut from a region that is larger by its inverse, along each axis."""
 _STRONGEST = 1_000_000
-"""Largest factor, exponent or noise: what is larger leaves float16 and float32 at once."""
+"""Largest zoom factor."""
 
 
 def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
@@ -112,13 +112,10 @@ def _cache(cache: CacheConfig) -> Iterator[str]:
 
 def _sample(sample: SampleConfig) -> Iterator[str]:
     yield from _stages("sample.stages", sample.stages or (), last=1.0)
-    for name in ("scale_range", "gamma_range", "brightness_range", "contrast_range", "noise_std"):
-        low, high = getattr(sample, name) or (1.0, 1.0)
-        least = _SMALLEST if name in ("scale_range", "gamma_range") else 0
-        # low = high is a constant.
-        if not least <= low <= high <= _STRONGEST:
-            rule = f"must be [low, high] with {least} <= low <= high <= {_STRONGEST}"
-            yield wrong(f"sample.{name}", rule, (low, high))
+    low, high = sample.scale_range or (1.0, 1.0)
+    if not _SMALLEST <= low <= high <= _STRONGEST:
+        rule = f"must be [low, high] with {_SMALLEST} <= low <= high <= {_STRONGEST}"
+        yield wrong("sample.scale_range", rule, (low, high))
 
 
 def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:

@@ -142,17 +142,13 @@ class SampleConfig:
     scale_range: Range | None = None
     """Zoom factor; above 1 enlarges the anatomy. None: 0.85 to 1.2, but 0.7 to 1.4 in long runs with `train.budget`."""
     brightness_prob: Share = 0.15
-    brightness_range: Range = (0.75, 1.25)
-    """Factor that every voxel is multiplied by."""
+    """Of a factor in 0.75 to 1.25 for every voxel: `augment.override={ScaleIntensity.factors: [-0.25, 0.25]}`."""
     contrast_prob: Share = 0.15
-    contrast_range: Range = (0.75, 1.25)
-    """Factor about the patch mean; the result is clipped to the patch's own range."""
+    """Of a factor in 0.75 to 1.25 about the patch mean, clipped to the patch's own range: `Contrast.contrast_range`."""
     gamma_prob: Share = 0.15
-    gamma_range: Range = (0.7, 1.5)
-    """Exponent on the patch scaled to 0..1 by its own range."""
+    """Of an exponent in 0.7 to 1.5 on the patch scaled to 0..1 by its own range: `Gamma.gamma`."""
     noise_prob: Share = 0.1
-    noise_std: Range = (0.0, 0.1)
-    """Standard deviation of Gaussian noise, drawn evenly from this range."""
+    """Of Gaussian noise, its standard deviation drawn evenly from 0 to 0.1: `GaussianNoise.std`."""
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
