@@ -110,12 +110,6 @@ def test_a_ring_gives_the_same_batches_in_the_same_order(program: Program, depth
     assert next(steps, None) is None
 
 
-def test_a_feed_can_be_iterated_from_its_start_again(program: Program) -> None:
-    feed = Feed(program, first=2, last=5)
-    for one, other in zip(feed, feed, strict=True):
-        check_equal(one, other)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
     places = [
@@ -166,23 +160,6 @@ def test_leaving_early_ends_the_thread(depth: int, taken: int) -> None:
     batches.close()
     assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
     assert len(program.started) <= taken + depth
-
-
-def test_an_error_of_the_consumer_ends_the_thread() -> None:
-    def consume() -> None:
-        for _ in ring(Counted(), last=1_000_000):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        consume()
-
-
-def test_a_feed_that_is_left_early_ends_its_thread() -> None:
-    batches = iter(Feed(Counted(prepared_on_host=True), first=0, last=1_000_000))  # type: ignore[arg-type]
-    next(batches)
-    assert any(thread.name == "hasten-feed" for thread in threading.enumerate())
-    batches.close()
-    assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
 
 
 class Clock:

@@ -62,47 +62,6 @@ def test_a_result_belongs_to_the_weights_of_its_step_and_comes_later() -> None:
     assert results(got) == [(10, 1.0), (20, 2.0)]
 
 
-def test_a_request_while_busy_is_skipped() -> None:
-    gate, got = Gate(), []
-    with AsyncValidation(gate, got.append, like=network()) as validation:
-        assert validation.request(network(1.0), 1)
-        assert not validation.request(network(2.0), 2)
-        assert not validation.request(network(3.0), 3)
-        gate.open.set()
-        assert validation.request(network(4.0), 4, when_busy="wait")
-    assert results(got) == [(1, 1.0), (4, 4.0)]
-    assert validation.skipped == 2
-
-
-def test_a_request_while_busy_waits_where_asked_to_and_delivers_before_the_weights_change() -> None:
-    gate, seen = Gate(), []
-
-    def deliver(validated: Validated[float]) -> None:
-        seen.append((validated.step, validated.result, float(validated.network.bias)))
-
-    with AsyncValidation(gate, deliver, like=network(), when_busy="wait") as validation:
-        validation.request(network(1.0), 1)
-        assert gate.began.wait(60)
-        threading.Timer(0.01, gate.open.set).start()
-        validation.request(network(2.0), 2)
-        assert seen == [(1, 1.0, 1.0)]
-    assert seen == [(1, 1.0, 1.0), (2, 2.0, 2.0)]
-    assert validation.blocked_seconds > 0
-
-
-def test_an_error_is_raised_where_the_training_is() -> None:
-    gate = Gate()
-    gate.error = RuntimeError("no such file")
-    gate.open.set()
-    validation = AsyncValidation(gate, lambda validated: None, like=network())
-    validation.request(network(), 7)
-    with pytest.raises(RuntimeError, match="no such file") as caught:
-        validation.finish()
-    assert caught.value.__notes__ == ["while the weights of step 7 were validated"]
-    assert not validation.busy
-    validation.finish()
-
-
 def test_buffers_are_copied_and_the_copy_is_apart() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     net(torch.randn(4, 1, 3, 3) + 5)

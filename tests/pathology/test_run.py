@@ -15,7 +15,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hasten.cases.slide.listing import find_slides
-from hasten.cases.slide.phantom import write_phantom_slides
 from hasten.checkpoint.file import read_checkpoint
 from hasten.cli.main import app
 from hasten.observe.lock import run_lock
@@ -200,17 +199,3 @@ def test_prediction_needs_a_run_on_slides_and_names_apart(run: Path, phantoms: P
         predict_slides(tmp_path, [slide], tmp_path / "out")
     with pytest.raises(ValueError, match="two slides are called phantom_002"):
         predict_slides(run, [slide, slide], tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_phantoms_are_learned(tmp_path: Path) -> None:
-    phantoms = write_phantom_slides(tmp_path / "slides", num_slides=9, size=(768, 768), num_levels=3, seed=1)
-    config = load(
-        None,
-        [f"data.source={phantoms}", *SETTINGS, "network.width=8", "train.steps=60", "train.validate_every=20",
-         "train.batch_size=16", "detect.stride=16", "detect.box=8"],
-    )  # fmt: skip
-    summary = train_detection(config, tmp_path / "run")
-    assert summary["best"]["value"] > 0.9
-    # Without any skill detections are spread over all tissue, of which lesions are a twentieth.
-    assert summary["froc"]["score"] > 0.6
