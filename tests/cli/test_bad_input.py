@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import hasten.training.prepare_cases
 from hasten.cli.main import app
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
@@ -265,24 +264,6 @@ def test_a_disk_that_is_full_while_caching(
     assert train(data, out).exit_code == 0
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Permission bits do not hold for a superuser, so the system's answer is made up."""
-    original = Path.open
-
-    def open_(path: Path, *args: Any, **kwargs: Any) -> Any:
-        if path == image_of(data):
-            raise PermissionError(13, "Permission denied", str(path))
-        return original(path, *args, **kwargs)
-
-    def start() -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "open", open_)
-            return train(data, out)
-
-    refused(start, tmp_path, str(image_of(data)), "Permission denied")
-    assert train(data, out).exit_code == 0
-
-
 @pytest.fixture
 def stopped(data: Path, out: Path) -> Path:
     """A run that more steps can be asked of."""
@@ -299,20 +280,6 @@ def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Pat
         refused(lambda: train(data, stopped), tmp_path, *results)
     refused(lambda: run(*resume, "network.norm=batch"), tmp_path, "network.norm=batch", "this one has instance")
     assert not (stopped / LOCK).exists()
-
-
-def test_ctrl_c_before_training_leaves_nothing(
-    tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hasten.training.prepare_cases, "get_arena", stop)
-        result = train(data, out)
-    assert result.exit_code == 130
-    assert not out.exists()
-    assert train(data, out).exit_code == 0
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,17 +19,6 @@ from hasten.doctor.run import doctor as run
 from hasten.observe.rundir import RUN_YAML
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import config_of
-
-DRIVER = """\
-import typer
-from hasten.cli.doctor import DoctorCommand, doctor
-from hasten.cli.main import _Guarded
-app = typer.Typer(cls=_Guarded, pretty_exceptions_enable=False)
-app.command(cls=DoctorCommand)(doctor)
-app.callback()(lambda: None)
-app()
-"""
-"""As `hasten` has the verb, in a process of its own."""
 
 
 @pytest.fixture
@@ -114,16 +101,6 @@ def test_mistakes_are_one_line(app, calls, arguments, word):
     assert calls == []
 
 
-def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkeypatch):
-    monkeypatch.setattr(machine, "lines", lambda result: ["ok  torch", "", "Of 1 checks 1 is bad."])
-    monkeypatch.setattr(machine, "verdict", lambda result: "Of 1 checks 1 is bad.")
-    assert invoke(app).exit_code == 0
-    assert invoke(app, "--try").exit_code == 1
-    assert calls[0][1]["compiles"] is False
-    assert "ok  torch" in invoke(app).stdout
-    assert invoke(app, "-q").stdout == "Of 1 checks 1 is bad.\n"
-
-
 # A run
 
 
@@ -145,18 +122,6 @@ def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp
 
 
 # Processes of their own
-
-
-def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", DRIVER, "doctor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
-def test_a_process_passes_the_scripts_exit_code_on():
-    result = process(
-        "--steps", 2, "--seconds", 20, "--", sys.executable, "-c", "import sys; sys.exit(len(sys.argv))", "--", "--lr"
-    )
-    assert result.returncode == 3, result.stderr
 
 
 def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):

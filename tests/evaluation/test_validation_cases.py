@@ -12,7 +12,7 @@ import pytest
 from hasten.config.load import load_run
 from hasten.distribute.world import World
 from hasten.evaluation import validation_cases as own
-from hasten.evaluation.evaluate import evaluate, read_evaluation
+from hasten.evaluation.evaluate import evaluate
 from hasten.observe.clock import Clock
 from hasten.phantoms.organs import write_phantoms
 from hasten.report.page import write_report
@@ -66,17 +66,6 @@ def test_a_time_limit_leaves_it_out_where_there_is_no_time(
     assert load_run(out / "run.yaml").train.max_seconds == 0.001
     assert "own_grid" not in own.with_own_grid(summary, out, Clock(None), 0.0, world=SINGLE, device="cpu")
     assert "leaves no time" in caplog.text
-
-
-def test_scores_are_read_back_as_they_were(scored: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    out = shutil.copytree(scored[0], tmp_path / "run")
-    again = own.score_validation(out, surfaces=True)
-    result = read_evaluation(out / "validation")
-    assert result is not None
-    assert repr(result.scores) == repr(again.scores)
-    assert (result.names, result.main, result.surfaces) == (again.names, again.main, True)
-    (out / "validation/evaluation.json").write_text("{}")
-    assert read_evaluation(out / "validation") is None
 
 
 def test_ranks_share_the_cases(

@@ -113,19 +113,6 @@ def test_errors(tmp_path: Path) -> None:
         take_fingerprint(replace(case_set, cases=()))
 
 
-@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="the hippocampus data is not here")
-def test_real_case_there_and_back() -> None:
-    path = sorted((HIPPOCAMPUS / "labelsTr").glob("hippo*.nii.gz"))[0]
-    case = Case(id=path.name, image=(HIPPOCAMPUS / "imagesTr" / path.name,), label=path)
-    labels = {0: "background", 1: "anterior", 2: "posterior"}
-    spec = PrepareConfig(spacing=(0, 0, 0), intensity="zscore", crop_foreground=True)
-    done = load_prepared(case, labels, spec)
-    assert done.label is not None
-    expected = np.asanyarray(nibabel.load(path).dataobj).T  # type: ignore[attr-defined]
-    assert np.array_equal(restore_label(done.label, done.geometry, sorted(labels)), expected)
-    assert abs(float(done.image.astype(np.float32).mean())) < 1e-3
-
-
 def test_ignored_voxels_are_no_foreground(tmp_path: Path) -> None:
     case_set = write_set(tmp_path)
     ignoring = replace(case_set, labels={0: "background", 2: "a"}, ignore=5)

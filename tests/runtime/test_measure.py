@@ -331,16 +331,6 @@ def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
         assert result is network
 
 
-def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda module, **_: Compiled(module, clock, 0.2))
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
-    network = fake(clock, EVEN)
-    result, engaged = faster_compiled(network, probe(), PLAIN, always=False)
-    assert result is network
-    assert not engaged.on
-    assert "other programs used 1.5 cores" in engaged.reason
-
-
 def quick(seconds: float) -> bool:
     return seconds <= 0.125
 
@@ -374,16 +364,3 @@ def test_a_wrong_or_slow_usual_variant_is_not_taken(clock: Clock, tmp_path: Path
     result = fastest_variant(fake(clock, **{"seconds": EVEN} | network), probe(), ALL, tmp_path, is_short=quick)
     assert result.rounds > 0
     assert result.variant != BOTH
-
-
-def test_nor_is_one_for_which_memory_is_short(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, tried = measure._pass, []
-
-    def first_fails(*arguments: Any) -> Any:
-        tried.append(arguments)
-        if len(tried) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return made(*arguments)
-
-    monkeypatch.setattr(measure, "_pass", first_fails)
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick).rounds > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.observe.rundir import SUMMARY_JSON
-from hasten.prediction.postprocess import Cleaning, write_cleanings
 from hasten.prediction.predict import predict
 from hasten.training.plan import plan_run
 from hasten.training.run import train
@@ -131,21 +129,6 @@ def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, 
     best = checkpoint(run, "best")
     assert np.mean(scores["dice"]) == pytest.approx(best["dice"])
     assert np.mean(scores["iou"]) == pytest.approx(best["iou"])
-
-
-def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
-    predicted: Path, run: Path, source: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    # All that is painted as oedema goes, and with it what only the whole tumour held.
-    write_cleanings(tmp_path / "run", {2: Cleaning(min_volume_mm3=1e6)})
-    predict(tmp_path / "run", source / "images" / "case0.nii.gz", tmp_path / "out", regions=True)
-    before, after = (voxels(folder / "case0.nii.gz") for folder in (predicted, tmp_path / "out"))
-    assert np.array_equal(after, np.where(before == 2, 0, before))
-    for region in REGIONS:
-        mask, plain = (voxels(folder / region / "case0.nii.gz") for folder in (tmp_path / "out", predicted))
-        assert np.array_equal(mask, np.where(before == 2, 0, plain))
-    assert (before == 2).any()
 
 
 # What a run goes by
