@@ -16,8 +16,6 @@ from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import load_prepared, restore_label
 from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
 
-HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
-
 
 def write_set(folder: Path, num_cases: int = 5, *, channels: int = 1, modality: str = "MRI") -> CaseSet:
     """Cases of growing size with axes A, S, R, air of -1000 and -990, tissue of 0..99 in a box and labels 0, 2, 5."""
