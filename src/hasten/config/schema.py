@@ -142,13 +142,14 @@ class SampleConfig:
     scale_range: Range | None = None
     """Zoom factor; above 1 enlarges the anatomy. None: 0.85 to 1.2, but 0.7 to 1.4 in long runs with `train.budget`."""
     brightness_prob: Share = 0.15
-    """Of a factor in 0.75 to 1.25 for every voxel: `augment.override={ScaleIntensity.factors: [-0.25, 0.25]}`."""
+    """Brightness: a factor in 0.75 to 1.25. Others by `augment.override={ScaleIntensity.factors: [-0.1, 0.1]}`."""
     contrast_prob: Share = 0.15
-    """Of a factor in 0.75 to 1.25 about the patch mean, clipped to the patch's own range: `Contrast.contrast_range`."""
+    """Contrast: a factor in 0.75 to 1.25 about the patch mean, the result clipped to the patch's own range. Others by
+    `Contrast.contrast_range` in `augment.override`."""
     gamma_prob: Share = 0.15
-    """Of an exponent in 0.7 to 1.5 on the patch scaled to 0..1 by its own range: `Gamma.gamma`."""
+    """Gamma: an exponent in 0.7 to 1.5 on the patch scaled to 0..1 by its own range. Others by `Gamma.gamma`."""
     noise_prob: Share = 0.1
-    """Of Gaussian noise, its standard deviation drawn evenly from 0 to 0.1: `GaussianNoise.std`."""
+    """Gaussian noise, its standard deviation drawn evenly from 0 to 0.1. Others by `GaussianNoise.std`."""
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
