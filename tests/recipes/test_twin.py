@@ -61,10 +61,10 @@ def test_phantoms_hold_the_recipe_s_classes_and_a_run_that_trains(name: str, tmp
     from hasten.training.run import train
 
     recipe = load_recipe(name)
-    path = write_twin(recipe, small_twin(recipe), tmp_path / "twin")
+    path = write_twin(recipe, small_twin(recipe, cases=recipe.validation_last + 3), tmp_path / "twin")
     config = load_run(path)
     cases = load_case_set(config.data.source)
-    assert len(cases.cases) == 11
+    assert len(cases.cases) == recipe.validation_last + 3
     assert set(cases.labels) == set(recipe.labels)
     assert recipe.twin is not None
     assert (config.train.target, config.train.metric) == (recipe.twin.target or recipe.target, recipe.metric)
