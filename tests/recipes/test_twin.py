@@ -61,10 +61,11 @@ def test_phantoms_hold_the_recipe_s_classes_and_a_run_that_trains(name: str, tmp
     from hasten.training.run import train
 
     recipe = load_recipe(name)
-    path = write_twin(recipe, small_twin(recipe, cases=recipe.validation_last + 3), tmp_path / "twin")
+    number = max(4, recipe.validation_last + 2)
+    path = write_twin(recipe, small_twin(recipe, cases=number), tmp_path / "twin")
     config = load_run(path)
     cases = load_case_set(config.data.source)
-    assert len(cases.cases) == recipe.validation_last + 3
+    assert len(cases.cases) == number
     assert set(cases.labels) == set(recipe.labels)
     assert recipe.twin is not None
     assert (config.train.target, config.train.metric) == (recipe.twin.target or recipe.target, recipe.metric)
