@@ -1,4 +1,4 @@
-"""MONAI's and ignite's handlers, unchanged: each does with Hasten's workflows what it does with MONAI's."""
+"""SmartCacheHandler moves the window of a SmartCacheDataset as MONAI's handler does."""
 
 from __future__ import annotations
 
