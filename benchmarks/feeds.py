@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,12 @@ BRIGHTNESS = (0.15, 0.25)
 GAMMA = (0.15, (0.7, 1.5))
 NOISE = (0.1, 0.1)
 """Probability, and largest standard deviation."""
+STRENGTHS = {
+    "ScaleIntensity.factors": (-BRIGHTNESS[1], BRIGHTNESS[1]),
+    "Gamma.gamma": GAMMA[1],
+    "GaussianNoise.std": (0.0, NOISE[1]),
+}
+"""The same as `augment.override` has them."""
 
 
 def augmentation(patch: Sequence[int], samples: int) -> list[Any]:
@@ -132,7 +138,8 @@ def hasten_feed(
         home = "device" if where.type == "cuda" else "ram"
         config = CacheConfig(dir=cache, home=home)
         arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
-    program = default_program(arena, sample_config(patch, batch_size), seed=seed, device=where, compile=compile)
+    sample = sample_config(patch, batch_size)
+    program = default_program(arena, sample, STRENGTHS, seed=seed, device=where, compile=compile)
     if compile and not program.compiled:
         raise RuntimeError(f"the batch program is not compiled: {program.why}")
     done = 0
@@ -149,18 +156,21 @@ def hasten_feed(
 def default_program(
     arena: Arena,
     sample: SampleConfig,
+    override: Mapping[str, object] | None = None,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
     compile: bool = False,
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Program:
-    """The default augmentation of all cases of a 3-D arena."""
+    """The default augmentation of all cases of a 3-D arena, with fields of its operations changed by `override`."""
     from hasten.augment.make_program import cases_of_arena, make_program
     from hasten.augment.presets import default_chain
+    from hasten.augment.run_chain import with_overrides
 
     assert sample.patch is not None
     chain = default_chain(sample, patch=sample.patch, spatial_dims=3, spacing=spacing)
+    chain = dataclasses.replace(chain, ops=with_overrides(chain.ops, override or {}))
     cases = cases_of_arena(arena, 3)
     return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device, compile=compile)
 
@@ -178,10 +188,7 @@ def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:
         rotate_deg=(ROTATE_DEG,) * 3,
         scale_range=(1 - SCALE, 1 + SCALE),
         brightness_prob=BRIGHTNESS[0],
-        brightness_range=(1 - BRIGHTNESS[1], 1 + BRIGHTNESS[1]),
         contrast_prob=0.0,
         gamma_prob=GAMMA[0],
-        gamma_range=GAMMA[1],
         noise_prob=NOISE[0],
-        noise_std=(0.0, NOISE[1]),
     )

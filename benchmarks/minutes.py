@@ -70,7 +70,9 @@ def trained(given: argparse.Namespace) -> dict[str, float]:
             mt.RandScaleIntensityd("image", factors=0.3, prob=0.5),
             mt.RandShiftIntensityd("image", offsets=0.1, prob=0.5),
         ]
-    dataset = CacheDataset(train, mt.Compose([*read, mt.SpatialPadd(keys, patch), crop, *extra]), num_workers=2, progress=False)
+    dataset = CacheDataset(
+        train, mt.Compose([*read, mt.SpatialPadd(keys, patch), crop, *extra]), num_workers=2, progress=False
+    )
     width, outputs = given.width, len(labels)
     network: torch.nn.Module
     if given.recipe == "fast":

@@ -97,7 +97,7 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
         (place / "cgroup.procs").write_text(str(os.getpid()))
 
     from benchmarks.feed import make_step
-    from benchmarks.feeds import default_program, sample_config
+    from benchmarks.feeds import STRENGTHS, default_program, sample_config
     from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
@@ -107,7 +107,7 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
     cases, spec = load_case_set(data), prepare_config("ct", SPACING)
     size = get_arena(cases, spec, CacheConfig(dir=str(cache), home="file")).num_bytes
     arena = get_arena(cases, spec, CacheConfig(dir=str(cache), ram=f"{int(share * size)}B"))
-    program = default_program(arena, sample_config(PATCH, BATCH))
+    program = default_program(arena, sample_config(PATCH, BATCH), STRENGTHS)
     step = make_step(argparse.Namespace(device="cpu"), 2)
 
     def timed(first: int, count: int, work: Any) -> float:

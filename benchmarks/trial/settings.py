@@ -151,7 +151,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("train.fp32_layers=['[']",): "either",
     ("train.seed=1000000000000000000000",): "either",
     ("train.ema=0.9999999999999999",): "either",
-    ("train.poly_power=1e300", "train.schedule=poly"): "either",
     ("train.warmup_fraction=0.999999",): "either",
     ("train.milestones=[[0.5,1e30]]", "train.schedule=step"): "either",
     ("train.capture=true",): "warned",
@@ -182,10 +181,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("data.regions={}",): "accepted",
     ("sample.scale_range=[1e-9,1e-9]",): "either",
     ("sample.scale_range=[1e30,1e30]",): "either",
-    ("sample.shear=1e30", "sample.affine_prob=1"): "either",
-    ("sample.gamma_range=[1e30,1e30]", "sample.gamma_prob=1"): "either",
-    ("sample.noise_std=[1e30,1e30]", "sample.noise_prob=1"): "either",
-    ("sample.brightness_range=[1e38,1e38]", "sample.brightness_prob=1"): "either",
     ("sample.stages=[[0.5,0.0001]]",): "either",
 }
 

@@ -148,15 +148,11 @@ def affine_matrix(key: Key, config: SampleConfig, spacing: Spacing, spatial_dims
         math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg or ROTATE_DEG)
     ]
     zoom = between(key, 5, *(config.scale_range or SCALE_RANGE))
-    shear = np.eye(3)
-    for counter, place in enumerate([(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]):
-        shear[place] = between(key, 2, -config.shear, config.shear, counter)
     matrix = rotation(0, angles[0])
     if spatial_dims == 3:
-        matrix = matrix @ rotation(1, angles[1]) @ rotation(2, angles[2]) @ shear / zoom
+        matrix = matrix @ rotation(1, angles[1]) @ rotation(2, angles[2]) / zoom
     else:
-        shear[0, 1] = shear[0, 2] = shear[1, 0] = shear[2, 0] = 0
-        matrix = matrix @ shear @ np.diag([1, 1 / zoom, 1 / zoom])
+        matrix = matrix @ np.diag([1, 1 / zoom, 1 / zoom])
     return np.diag(1 / np.array(spacing)) @ matrix @ np.diag(spacing) @ flip
 
 
@@ -184,15 +180,15 @@ def _intensity(image: np.ndarray, key: Key, config: SampleConfig, spatial_dims: 
     """Brightness, contrast, gamma, noise. image: (C, D, H, W); key: of the sample."""
     brightness, contrast, gamma, noise = (operation_key(key, 1 + spatial_dims + number) for number in range(4))
     if used(brightness, config.brightness_prob):
-        image = image * between(brightness, 1, *config.brightness_range)
+        image = image * between(brightness, 1, 0.75, 1.25)
     if used(contrast, config.contrast_prob):
-        factor = between(contrast, 1, *config.contrast_range)
+        factor = between(contrast, 1, 0.75, 1.25)
         image = np.stack([np.clip((c - c.mean()) * factor + c.mean(), c.min(), c.max()) for c in image])
     if used(gamma, config.gamma_prob):
-        exponent = between(gamma, 1, *config.gamma_range)
+        exponent = between(gamma, 1, 0.7, 1.5)
         image = np.stack([((c - c.min()) / max(np.ptp(c), 1e-7)) ** exponent * np.ptp(c) + c.min() for c in image])
     if used(noise, config.noise_prob):
-        strength = between(noise, 1, *config.noise_std)
+        strength = between(noise, 1, 0.0, 0.1)
         voxels = [normal(noise, 2, counter) for counter in range(image.size)]
         image = image + strength * np.array(voxels).reshape(image.shape)
     return image

@@ -33,7 +33,6 @@ ALL_ON: dict[str, Any] = {
     "flip_prob": (0.5, 0.5, 0.5),
     "affine_prob": 0.7,
     "rotate_deg": (40.0, 20.0, 20.0),
-    "shear": 0.1,
     "brightness_prob": 0.5,
     "contrast_prob": 0.5,
     "gamma_prob": 0.5,

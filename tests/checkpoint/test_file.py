@@ -12,9 +12,8 @@ import resource
 import subprocess
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,90 +104,23 @@ def test_any_truncation_is_detected(saved: Path) -> None:
             read_checkpoint(saved)
 
 
-def no_space(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def break_fsync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(os, "fsync", no_space)
-
-
-class Full:
-    """A file on a disk with room for some more bytes."""
-
-    def __init__(self, file: IO[bytes], room: int) -> None:
-        self.file, self.room = file, room
-
-    def __enter__(self) -> Full:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, data: Any) -> int:
-        if len(data) > self.room:
-            no_space()
-        self.room -= len(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def fileno(self) -> int:
-        return self.file.fileno()
-
-
-def break_write(patch: pytest.MonkeyPatch, room: int = 0) -> None:
-    plain = Path.open
-
-    def opened(path: Path, mode: str = "r", *more: Any) -> Any:
-        file = plain(path, mode, *more)
-        return Full(file, room) if mode == "wb" else file  # type: ignore[arg-type]
-
-    patch.setattr(Path, "open", opened)
-
-
-def break_write_within(patch: pytest.MonkeyPatch) -> None:
-    break_write(patch, 700)
-
-
-def break_write_of_the_end(patch: pytest.MonkeyPatch) -> None:
-    buffer = io.BytesIO()
-    torch.save(content(2.0), buffer)
-    break_write(patch, len(buffer.getvalue()))
-
-
-def break_replace(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Path, "replace", no_space)
-
-
-@pytest.mark.parametrize(
-    "breaks", [break_fsync, break_write, break_write_within, break_write_of_the_end, break_replace]
-)
+@pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (Path, "replace")])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_failed_write_leaves_the_previous_file(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
+    saved: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException
 ) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
     before = saved.read_bytes()
     with monkeypatch.context() as patch:
-        breaks(patch)
-        with pytest.raises(OSError, match="No space"):
+        patch.setattr(owner, name, fail)
+        with pytest.raises(type(error)):
             write_checkpoint(saved, content(2.0))
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
     write_checkpoint(saved, content(2.0))
     assert_is_content(read_checkpoint(saved), 2.0)
-
-
-def test_an_interrupted_write_leaves_the_previous_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(handle: int) -> None:
-        raise KeyboardInterrupt
-
-    before = saved.read_bytes()
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_checkpoint(saved, content(2.0))
-    assert saved.read_bytes() == before
-    assert list(saved.parent.iterdir()) == [saved]
 
 
 def test_a_limit_on_file_sizes_leaves_the_previous_file(saved: Path) -> None:
@@ -366,14 +298,6 @@ def test_it_has_the_permissions_of_a_plain_file(saved: Path) -> None:
     plain = saved.with_name("plain")
     plain.touch()
     assert saved.stat().st_mode == plain.stat().st_mode
-
-
-def test_something_else_with_a_right_checksum_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    body = b"not a zip file"
-    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
-    with pytest.raises(ValueError, match="not a checkpoint as Hasten writes it"):
-        read_checkpoint(path)
 
 
 def test_what_is_no_dict_is_refused(tmp_path: Path) -> None:

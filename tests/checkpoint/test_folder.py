@@ -156,12 +156,6 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([*others, "last.pt"])
 
 
-def test_fewer_are_kept_from_now_on(tmp_path: Path) -> None:
-    filled(tmp_path, 1, 2, 3, 4)
-    filled(tmp_path, 5, keep=1)
-    assert names(tmp_path) == ["last.pt"]
-
-
 def test_those_of_a_course_that_was_given_up_go(tmp_path: Path) -> None:
     """Taken back to step 10 by hand, the run writes step 15: 20 and 30 are not its past."""
     filled(tmp_path, 10, 20, 30, 40)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,49 +131,6 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, optimizer: str) -> None:
         scramble()
     assert_equal(Own(optimizer, seed=8).train(tmp_path / "cut"), whole)
     assert_equal(read_checkpoint(tmp_path / "cut/last.pt"), read_checkpoint(tmp_path / "whole/last.pt"))
-
-
-KILL = """
-import os, random, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[2])
-from hasten.checkpoint.file import write_checkpoint
-from tests.training import test_state
-folder = Path(sys.argv[1])
-def forked(work):
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
-def run(name, seed, die_in=0):
-    own = test_state.Own(seed=seed)
-    plain = own.step
-    def step():
-        plain()
-        if own.done == die_in:
-            os.kill(os.getpid(), signal.SIGKILL)
-    own.step = step
-    write_checkpoint(folder / f"{name}.pt", own.train(folder / name))
-    os._exit(0)
-assert forked(lambda: run("whole", 0)) == 0
-for die_in in (5, 6, 11):
-    # Killed in a step, perhaps while the checkpoint before it is being written; the one before that one is whole.
-    assert forked(lambda: run("cut", 0, die_in)) == signal.SIGKILL
-assert forked(lambda: run("cut", 7)) == 0
-"""
-
-
-@pytest.mark.slow  # in this process: above
-def test_killed_and_resumed_in_processes_of_their_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILL, str(tmp_path), str(Path(__file__).parents[2])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert_equal(read_checkpoint(tmp_path / "cut.pt"), read_checkpoint(tmp_path / "whole.pt"))
 
 
 def trained(optimizer: str = "adamw", *, last: bool = False) -> Own:

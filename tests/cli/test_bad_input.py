@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +15,8 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
-import hasten.training.prepare_cases
 from hasten.cli.main import app
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
@@ -252,18 +248,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
         refused(lambda out=out: train(data, out), tmp_path, str(out), "choose another --out")  # type: ignore[misc]
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 12 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_disk_that_is_full_while_caching(
     tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,61 +264,12 @@ def test_a_disk_that_is_full_while_caching(
     assert train(data, out).exit_code == 0
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Permission bits do not hold for a superuser, so the system's answer is made up."""
-    original = Path.open
-
-    def open_(path: Path, *args: Any, **kwargs: Any) -> Any:
-        if path == image_of(data):
-            raise PermissionError(13, "Permission denied", str(path))
-        return original(path, *args, **kwargs)
-
-    def start() -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "open", open_)
-            return train(data, out)
-
-    refused(start, tmp_path, str(image_of(data)), "Permission denied")
-    assert train(data, out).exit_code == 0
-
-
-def test_records_on_a_full_disk(tmp_path: Path, data: Path, tiny_disk: Path) -> None:
-    (tiny_disk / "fill").write_bytes(bytes(12 << 10))
-    refused(lambda: run("plan", data, "--out", tiny_disk / "plan.json"), data, f"{tiny_disk}/plan.json: No space left")
-    refused(lambda: run("phantom", "--out", tiny_disk / "more"), data, f"{tiny_disk}/more", "No space left")
-
-
-@pytest.mark.parametrize("words", ["plan", "train --out o", "export --out o.onnx"])
-def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    verb, *others = words.split()
-    refused(lambda: run(verb, "x" * 5000, *others), tmp_path, "File name too long")
-
-
-def flip_one_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 0x10
-    path.write_bytes(data)
-
-
 @pytest.fixture
 def stopped(data: Path, out: Path) -> Path:
     """A run that more steps can be asked of."""
     result = train(data, out, "train.steps=2", "train.validate_every=1")
     assert result.exit_code == 0, result.output
     return out
-
-
-def test_a_damaged_checkpoint_to_resume(tmp_path: Path, stopped: Path) -> None:
-    last = stopped / "checkpoints/last.pt"
-    before = last.read_bytes()
-    flip_one_byte(last)
-    resume = ["train", "train.steps=4", "--resume", "--quiet", "--out", stopped]
-    refused(lambda: run(*resume), tmp_path, str(last), "damaged", "restore it from a copy")
-    last.write_bytes(before)
-    result = run(*resume)
-    assert result.exit_code == 0, result.output
-    assert json.loads((stopped / "summary.json").read_text())["steps"] == 4
 
 
 def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Path) -> None:
@@ -345,31 +280,6 @@ def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Pat
         refused(lambda: train(data, stopped), tmp_path, *results)
     refused(lambda: run(*resume, "network.norm=batch"), tmp_path, "network.norm=batch", "this one has instance")
     assert not (stopped / LOCK).exists()
-
-
-def test_a_damaged_checkpoint_to_predict_with(tmp_path: Path, data: Path, stopped: Path) -> None:
-    best = stopped / "checkpoints/best.pt"
-    flip_one_byte(best)
-    predict = ["predict", stopped, image_of(data), "--out", tmp_path / "labels"]
-    refused(lambda: run(*predict), tmp_path, str(best), "damaged", "restore it from a copy")
-    assert not (tmp_path / "labels").exists()
-    # A run that goes on writes its best anew.
-    assert run("train", "train.steps=4", "--resume", "--quiet", "--out", stopped).exit_code == 0
-    assert run(*predict).exit_code == 0
-
-
-def test_ctrl_c_before_training_leaves_nothing(
-    tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hasten.training.prepare_cases, "get_arena", stop)
-        result = train(data, out)
-    assert result.exit_code == 130
-    assert not out.exists()
-    assert train(data, out).exit_code == 0
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
@@ -386,44 +296,12 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
     assert (summary["status"], summary["steps"]) == ("finished", 4)
 
 
-def test_prediction_goes_on_after_an_input_that_breaks_off(tmp_path: Path, data: Path, out: Path) -> None:
-    assert train(data, out).exit_code == 0
-    path = image_of(data)
-    path.write_bytes(path.read_bytes()[:-200])
-    result = run("predict", out, data / "imagesTr", "--out", tmp_path / "labels")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[0].startswith("1/4  phantom_000")
-    assert f"error: {path}: is a damaged or truncated gzip file" in result.stderr
-    assert result.stderr.count("error: ") == 1
-    assert len(list((tmp_path / "labels").glob("*.nii.gz"))) == 3
-
-
-def test_prediction_refuses_what_would_be_lost(tmp_path: Path, data: Path, out: Path) -> None:
-    assert train(data, out).exit_code == 0
-    words = ["predict", out, image_of(data), "--out"]
-    refused(lambda: run(*words, data / "imagesTr", "--overwrite"), tmp_path, str(image_of(data)), "is an input")
-    assert run(*words, tmp_path / "labels", "--quiet").stderr == ""
-    target = str(tmp_path / "labels" / image_of(data).name)
-    refused(lambda: run(*words, tmp_path / "labels"), tmp_path, target, "exists; add --overwrite")
-    assert run(*words, tmp_path / "labels", "--overwrite").exit_code == 0
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "flat.png")
-    refused(lambda: run("predict", out, tmp_path / "flat.png", "--out", tmp_path / "o"), tmp_path, "2-D picture", "3-D")
-
-
 def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/dataset.json").write_text("{}")
     words = ["phantom", "--cases", 1, "--shape", 8, 16, 16, "--out"]
     refused(lambda: run(*words, tmp_path / "mine"), tmp_path, str(tmp_path / "mine"), "is not empty")
     refused(lambda: run(*words, tmp_path / "mine/dataset.json"), tmp_path, "is a file; choose another --out")
-
-
-def test_a_run_that_fits_no_plan(tmp_path: Path, data: Path, out: Path) -> None:
-    plan = tmp_path / "plan.json"
-    for text, message in (("{", "not a plan"), ('{"decisions": {"train.stesp": {"value": 3}}}', "train.stesp")):
-        plan.write_text(text)
-        refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), message)
-        assert not out.exists()
 
 
 def test_a_plan_that_was_edited_is_not_lost(tmp_path: Path, data: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cli.doctor import DoctorCommand, doctor, run_config
+from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.main import _Guarded
 from hasten.config.load import dump_run
 from hasten.doctor import script
@@ -22,17 +19,6 @@ from hasten.doctor.run import doctor as run
 from hasten.observe.rundir import RUN_YAML
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import config_of
-
-DRIVER = """\
-import typer
-from hasten.cli.doctor import DoctorCommand, doctor
-from hasten.cli.main import _Guarded
-app = typer.Typer(cls=_Guarded, pretty_exceptions_enable=False)
-app.command(cls=DoctorCommand)(doctor)
-app.callback()(lambda: None)
-app()
-"""
-"""As `hasten` has the verb, in a process of its own."""
 
 
 @pytest.fixture
@@ -116,16 +102,6 @@ def test_mistakes_are_one_line(app, calls, arguments, word):
     assert calls == []
 
 
-def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkeypatch):
-    monkeypatch.setattr(machine, "lines", lambda result: ["ok  torch", "", "Of 1 checks 1 is bad."])
-    monkeypatch.setattr(machine, "verdict", lambda result: "Of 1 checks 1 is bad.")
-    assert invoke(app).exit_code == 0
-    assert invoke(app, "--try").exit_code == 1
-    assert calls[0][1]["compiles"] is False
-    assert "ok  torch" in invoke(app).stdout
-    assert invoke(app, "-q").stdout == "Of 1 checks 1 is bad.\n"
-
-
 # A run
 
 
@@ -146,49 +122,7 @@ def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp
         assert (options["steps"], options["seconds"]) == (5, 3.0)
 
 
-def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Path):
-    (tmp_path / "checkpoints").mkdir()
-    completed = invoke(app, tmp_path)
-    assert completed.exit_code == 2
-    assert "holds an incomplete run (checkpoints, but no run.yaml)" in completed.output
-    (tmp_path / RUN_YAML).write_text("train: {steps: [1\n")
-    broken = invoke(app, tmp_path)
-    assert broken.exit_code == 2
-    assert str(tmp_path / RUN_YAML) in broken.output
-    assert calls == []
-    (tmp_path / RUN_YAML).write_text("train: {steps: 10}\n")
-    with pytest.raises(ValueError, match="names no data set"):
-        run_config(str(tmp_path), [])
-
-
 # Processes of their own
-
-
-def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", DRIVER, "doctor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
-def test_a_process_passes_the_scripts_exit_code_on():
-    result = process(
-        "--steps", 2, "--seconds", 20, "--", sys.executable, "-c", "import sys; sys.exit(len(sys.argv))", "--", "--lr"
-    )
-    assert result.returncode == 3, result.stderr
-
-
-@pytest.mark.slow  # in this process: tests/doctor/test_run_doctor.py
-def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path, tmp_path: Path):
-    folder, out = tmp_path / "run", tmp_path / "out"
-    folder.mkdir()
-    (folder / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
-    before = (folder / RUN_YAML).read_bytes()
-    result = process(folder, "--steps", 2, "--seconds", 1, "--out", out, "--json")
-    assert result.returncode == 0, result.stderr
-    output = json.loads(result.stdout)
-    assert output == json.loads((out / "doctor.json").read_text())
-    assert output["diagnosis"]["sentence"] in (out / "doctor.html").read_text()
-    assert [path.name for path in folder.iterdir()] == [RUN_YAML]
-    assert (folder / RUN_YAML).read_bytes() == before
 
 
 def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):

@@ -1,9 +1,8 @@
-"""From plan to label maps with data that is no NIfTI: TIFF stacks, and DICOM series with NRRD labels."""
+"""From plan to label maps with data that is no NIfTI: TIFF stacks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from typer.testing import CliRunner
 
 from hasten.cases.formats import read_file
 from hasten.cli.main import app
-from tests.cases.itk_images import image_of, sitk, write_series
 
 SETTINGS = [
     "train.steps=4", "train.validate_every=2", "train.device=cpu", "train.precision=fp32", "train.compile=false",
@@ -55,19 +53,10 @@ def stacks(folder: Path) -> None:
         _save_stack(folder / "labels" / f"cell{number}.tif", label)
 
 
-def series(folder: Path) -> None:
-    (folder / "labels").mkdir(parents=True)
-    for number in range(4):
-        image, label = anatomy(number)
-        write_series(folder / "images" / f"ct{number}", image.astype(np.int16), uid=f"1.2.{number + 1}")
-        sitk.WriteImage(image_of(label), str(folder / "labels" / f"ct{number}.nrrd"))
-
-
-@pytest.mark.parametrize("make", [stacks, pytest.param(series, marks=pytest.mark.slow)])
-def test_from_plan_to_label_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]) -> None:
+def test_from_plan_to_label_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
     data, plan, out, labels = (tmp_path / name for name in ("data", "plan.json", "run", "labels"))
-    make(data)
+    stacks(data)
     images = sorted((data / "images").iterdir())
 
     run("plan", data, "--out", plan)

@@ -3,14 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from hasten.cli.recipe import app
 from hasten.cli.source import config_from
 from hasten.phantoms.organs import write_phantoms
-from hasten.recipes import load
-from hasten.recipes.recipe import Recipe
 
 
 def run(*arguments: str) -> str:
@@ -72,22 +69,3 @@ def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_pat
     data.rename(tmp_path / "spleen")
     config = config_from("spleen", [])
     assert (config.data.source, config.train.target) == (str(tmp_path / "spleen"), None)
-
-
-def test_absent_data_end_a_command_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hasten.cli.train import train
-
-    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
-    shell = typer.Typer()
-    shell.command()(train)
-    parsed, parse = [], load.load_recipe
-
-    def counted(name: str | Path) -> Recipe:
-        parsed.append(name)
-        return parse(name)
-
-    monkeypatch.setattr(load, "load_recipe", counted)
-    with pytest.raises(ValueError, match=r"Task09_Spleen: is not there.*1\.5 GiB.*CC-BY-SA 4\.0"):
-        CliRunner().invoke(shell, ["spleen", "--out", str(tmp_path / "run")], catch_exceptions=False)
-    assert not (tmp_path / "run").exists()
-    assert parsed == ["spleen"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from rich.console import Console
 from typer.testing import CliRunner
 
 from hasten.cli.watch import watch
@@ -48,24 +47,3 @@ def test_a_run_to_come_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert slept == [7, 7]
     assert f"{to_come}: does not exist yet; waiting" in done.output
     assert "step 118/400" in done.output
-
-
-def test_on_a_terminal_it_is_drawn_until_the_run_is_over(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
-    looks = 0
-
-    def sleep(seconds: float) -> None:
-        nonlocal looks
-        looks += 1
-        write(run / "monitor.jsonl", series(10, start=50 + 10 * looks))
-        if looks == 3:
-            (run / "summary.json").write_text('{"status": "finished"}')
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    watch(run)
-    assert looks == 3
-    output = capsys.readouterr().out
-    assert "running" in output
-    assert "finished" in output

@@ -17,17 +17,12 @@ from hasten.config.schema import SampleConfig
         (["augment.preset=nnunet", "augment.chain=a.py:b"], "augment.chain: takes the place of a preset"),
         (["augment.digest=abc"], "augment.digest: has no effect without augment.chain"),
         (["augment.chain=a.py"], r"augment.chain: must be FILE.py:NAME or .*\(given a.py\)"),
-        (["augment.chain='a.py:'"], "augment.chain: must be FILE.py:NAME"),
-        (["augment.chain=':b'"], "augment.chain: must be FILE.py:NAME"),
         (["augment.preset=nnunett"], r"did you mean nnunet\?"),
         (["augment.overrides={}"], r"did you mean augment.override\?"),
         (["augment.override={GaussianNoise.prob:0.2}"], "write a space after the colon, as YAML asks"),
         (["augment.override={GaussianNoise: 0.2}"], "GaussianNoise: must read Operation.field"),
         (["augment.override={GaussianNoise.prob: .nan}"], "GaussianNoise.prob: must be a finite number"),
-        (["augment.override={GaussianNoise.std: [0, .inf]}"], "GaussianNoise.std: must be a finite number"),
-        (["augment.override={GaussianNoise.prob: 2020-01-01}"], "GaussianNoise.prob: must be a finite number"),
         (["augment.preset=pathology", "prepare.intensity=zscore"], "set prepare.intensity=window"),
-        (["augment.preset=pathology", "prepare.intensity=none"], "set prepare.intensity=window"),
     ],
 )
 def test_settings_that_make_no_sense(overrides: list[str], message: str) -> None:

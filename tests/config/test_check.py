@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hasten.config.check import check_run
@@ -37,18 +39,12 @@ def test_the_defaults_are_in_range() -> None:
         "sample.flip_prob=[0, 0, -0.1]",
         "sample.noise_prob=.nan",
         "sample.rotate_deg=[0, 0, 181]",
-        "sample.shear=-1",
-        "sample.shear=11",
-        "sample.brightness_range=[1, 1e7]",
         "prepare.spacing=[1, 1, 1e5]",
         "observe.monitor_every=1e12",
         "loss.gamma=1e300",
         "sample.scale_range=[0, 1]",
         "sample.scale_range=[1e-9, 1]",
         "sample.scale_range=[1.2, 0.8]",
-        "sample.gamma_range=[-1, 1]",
-        "sample.brightness_range=[-0.1, 1]",
-        "sample.noise_std=[0.1, .inf]",
         "network.channels=[8]",
         "network.channels=[8, 0]",
         "network.strides=[[1, 0, 1]]",
@@ -91,7 +87,8 @@ def test_a_value_out_of_range_is_reported_once_under_its_own_name(override: str)
         load_run(None, [override])
     message = str(raised.value)
     assert message.count("\n") == 0
-    assert message.startswith(f"override '{override}': {override.partition('=')[0]}: ")
+    name = re.escape(override.partition("=")[0])
+    assert re.match(rf"override '{re.escape(override)}': {name}(\[\d\]|\.\w)*: ", message)
 
 
 @pytest.mark.parametrize(

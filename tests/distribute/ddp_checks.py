@@ -54,8 +54,8 @@ class Unused(nn.Module):
         return result
 
 
-def told_of_unused(world: World, **settings: Any) -> str:
-    strategy = Ddp(world, DistributeConfig(**settings))
+def told_of_unused(world: World) -> str:
+    strategy = Ddp(world, DistributeConfig())
     network, _ = strategy.place(Unused(), None)
     wrapped = strategy.wrap(network)
     try:
@@ -135,31 +135,17 @@ def channels_last(world: World) -> dict[str, Any]:
     }
 
 
-def static_in_pieces(world: World) -> str:
-    """What torch makes of a static graph whose first exchange is put off."""
-    case = Case(accumulate=2, rate=1.0)
-    try:
-        trainee = Trainee(case, Ddp(world, DistributeConfig(static_graph=True))).run(case.steps)
-    except RuntimeError as error:
-        return str(error)
-    difference = compare(trainee.network.state_dict(), reference(case).run(case.steps).network.state_dict())
-    return "equal" if difference < 1e-8 else f"differs by {difference}"
-
-
 def findings(world: World) -> dict[str, Any]:
     """On one of the ranks of a joined world."""
     checks: dict[str, Callable[[], Any]] = {
         "beside": lambda: sent(world, bucket_mb=0.002),
         "after": lambda: sent(world, bucket_mb=0.002, overlap=False),
         "large": lambda: sent(world),
-        "static": lambda: sent(world, bucket_mb=0.002, static_graph=True),
         "unused": lambda: told_of_unused(world),
-        "unused_static": lambda: told_of_unused(world, static_graph=True),
         "fp16": lambda: in_half(world, "fp16"),
         "bf16": lambda: in_half(world, "bf16"),
         "own_norms": lambda: own_norms(world),
         "given": lambda: given(world),
         "channels_last": lambda: channels_last(world),
-        "static_in_pieces": lambda: static_in_pieces(world),
     }
     return {name: check() for name, check in checks.items()}

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from hasten.config.schema import DistributeConfig, RunConfig, TrainConfig
-from hasten.distribute.ddp import Ddp
-from hasten.distribute.world import World
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +14,10 @@ def ranks(pair: list[Any]) -> list[Any]:
 
 @pytest.mark.slow
 def test_buckets_are_sent_beside_the_backward_pass(ranks: list[Any]) -> None:
-    for name in ("beside", "static"):
-        *sent, gradients = ranks[0][name]
-        assert len(sent) > 2
-        assert sent[0] < gradients
-        assert sent == sorted(sent)
+    *sent, gradients = ranks[0]["beside"]
+    assert len(sent) > 2
+    assert sent[0] < gradients
+    assert sent == sorted(sent)
 
 
 def test_without_overlap_all_are_sent_at_its_end(ranks: list[Any]) -> None:
@@ -39,10 +33,6 @@ def test_one_rank_names_the_parameters_that_the_loss_does_not_use(ranks: list[An
     assert "spare.weight, spare.bias" in ranks[0]["unused"]
     assert "requires_grad" in ranks[0]["unused"]
     assert ranks[1]["unused"].startswith("OtherRankFailed")
-
-
-def test_a_static_graph_may_leave_some_unused(ranks: list[Any]) -> None:
-    assert [rank["unused_static"] for rank in ranks] == ["", ""]
 
 
 @pytest.mark.parametrize(("gradients", "tolerance"), [("fp16", 2e-4), ("bf16", 2e-3)])
@@ -77,15 +67,3 @@ def test_channels_last_lasts(ranks: list[Any]) -> None:
     assert result["gradients"]
     assert result["looked"] > 0
     assert result["difference"] < 1e-8
-
-
-def test_a_static_graph_in_pieces_is_refused(ranks: list[Any]) -> None:
-    """As long as torch fails there; see `static_in_pieces`."""
-    assert ranks[0]["static_in_pieces"] != "equal"
-    distribute = DistributeConfig(static_graph=True)
-    strategy = Ddp(World(size=2), distribute)
-    config = RunConfig(distribute=distribute)
-    assert strategy.mistakes(config) == []
-    [mistake] = strategy.mistakes(replace(config, train=TrainConfig(accumulate=2)))
-    assert mistake.startswith("distribute.static_graph: ")
-    assert "train.accumulate=2" in mistake

@@ -27,7 +27,7 @@ def test_every_setting_has_a_row_with_its_default() -> None:
     assert listed == made.setting_names()
     assert "data.split.by" in listed
     assert "| `train.optimizer` | `muon`, `adamw`," in page
-    assert "| `sample.noise_std` | [number, number] | `[0.0, 0.1]` | " in page
+    assert "| `train.milestones` | list of [number, number] | `[[0.5, 0.1], [0.75, 0.01]]` | " in page
     assert rows["train.steps"] == "null"
 
 

@@ -93,23 +93,6 @@ def test_it_equals_the_definition_and_monai(drawn: tuple[int, list]) -> None:
     assert (0.0 if math.isnan(measured.mean) else measured.mean) == pytest.approx(mean, abs=1e-6)
 
 
-def test_a_class_that_a_label_lacks_is_left_out_even_if_predicted() -> None:
-    label = torch.tensor([[[0, 1, 1, 0]]], dtype=torch.uint8)
-    prediction = torch.tensor([[[2, 1, 1, 2]]], dtype=torch.uint8)
-    measured = measure([prediction], [label], 3)
-    assert measured.mean == 1.0
-    assert measured.per_class["class 1"] == 1.0
-    assert math.isnan(measured.per_class["class 2"])
-
-
-def test_the_mean_is_over_cases_not_over_classes() -> None:
-    """Case one has one class at 0, case two has two at 1: by cases 0.5, by all the values 2 / 3."""
-    labels = [torch.tensor([[[1, 1, 0]]]), torch.tensor([[[1, 2, 0]]])]
-    measured = measure([torch.tensor([[[0, 0, 0]]]), labels[1].clone()], labels, 3)
-    assert measured.mean == 0.5
-    assert measured.per_class == {"class 1": 0.5, "class 2": 1.0}
-
-
 # IoU
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import tifffile
 import torch
 from monai.metrics import compute_surface_dice
 from typer.testing import CliRunner
@@ -190,41 +189,6 @@ def test_distances_are_in_mm_whatever_unit_a_header_states(tmp_path: Path, unit:
     masks = [torch.from_numpy(array)[None, None] for array in (np.roll(label, 2, 2), label)]
     [[nsd]] = compute_surface_dice(*masks, [0.9], include_background=True, spacing=(0.5, 0.5, 0.8))
     assert result.scores[0].nsd == pytest.approx(float(nsd), abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["ome", "imagej", "json"])
-def test_a_tiff_of_one_page_is_measured_by_the_pixels_that_it_states(tmp_path: Path, kind: str) -> None:
-    label = np.zeros((12, 14), np.uint8)
-    label[3:7, 4:8] = 1
-    ome = {"axes": "YX", "PhysicalSizeX": 250.0, "PhysicalSizeXUnit": "nm", "PhysicalSizeY": 0.5}
-    options: dict[str, dict[str, Any]] = {
-        "ome": {"metadata": ome},
-        "imagej": {"imagej": True, "resolution": (4.0, 2.0), "metadata": {"unit": "um"}},
-        "json": {},
-    }
-    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 1))):
-        (tmp_path / folder).mkdir()
-        name = "c.ome.tif" if kind == "ome" else "c.tif"
-        tifffile.imwrite(tmp_path / folder / name, array, photometric="minisblack", **options[kind])
-    if kind == "json":
-        (tmp_path / "labels/c.json").write_text(json.dumps({"spacing": [999, 0.0005, 0.00025]}))
-    result = evaluate(tmp_path / "predictions", tmp_path / "labels", tolerance_mm=4e-4)
-    assert result.unit == "mm"
-    assert result.scores[0].hd95 == pytest.approx(5e-4)
-    masks = [torch.from_numpy(array)[None, None] for array in (np.roll(label, 2, 1), label)]
-    [[nsd]] = compute_surface_dice(*masks, [4e-4], include_background=True, spacing=(5e-4, 2.5e-4))
-    assert result.scores[0].nsd == pytest.approx(float(nsd), abs=1e-4)
-    assert evaluate(tmp_path / "predictions", tmp_path / "labels").tolerance == 1e-3
-
-
-@pytest.mark.parametrize(("side", "tolerance"), [(0.7, 1.0), (0.02, 1.0), (0.002, 1e-3), (5e-6, 1e-6)])
-def test_the_tolerance_of_nsd_fits_the_voxels(tmp_path: Path, side: float, tolerance: float) -> None:
-    for folder in ("labels", "predictions"):
-        save(tmp_path / folder / "a.nii.gz", label_of(0), np.diag([side, side, side, 1.0]))
-    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
-    assert (result.unit, result.tolerance) == ("mm", tolerance)
-    page = write_evaluation_page(result, tmp_path / "page.html").read_text()
-    assert f"NSD at {tolerance:g} mm" in page
 
 
 def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -61,23 +61,3 @@ def test_the_slice_with_the_error_in_the_plane_of_thick_slices(
     assert shown.where == where
     assert (shown.prediction == 2).sum() == 1
     assert shown.label.shape == shown.image.shape
-
-
-def test_slices_of_a_prepared_case_are_counted_as_its_file_has_them() -> None:
-    """The file's 40 sagittal slices are cropped to 8 .. 27, turned and halved."""
-    affine = np.array([[0, 0, 2.0, 0], [0, 1.0, 0, 0], [-1.0, 0, 0, 0], [0, 0, 0, 1]])
-    geometry = Geometry(
-        source_shape=(40, 30, 20),
-        source_affine=tuple(map(tuple, affine.tolist())),
-        permute=(2, 1, 0),
-        flip=(True, False, False),
-        crop_start=(0, 0, 8),
-        crop_shape=(20, 30, 20),
-        spacing=(1.0, 1.0, 2.0),
-        shape=(20, 30, 20),
-    )
-    image, label, prediction = blank((20, 30, 20))
-    label[5, 10:20, 10:20], prediction[:, :, 3] = 1, 1
-    shown = example_of(NIFTI, image, label, prediction, geometry, which="", dice=0.1)
-    assert shown.where == "sagittal slice 12 of 40"
-    assert shown.pixel == (1.0, 1.0)

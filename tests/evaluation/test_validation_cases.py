@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hasten.evaluation import validation_cases as own
-from hasten.evaluation.evaluate import evaluate, read_evaluation
+from hasten.evaluation.evaluate import evaluate
 from hasten.phantoms.organs import write_phantoms
 from hasten.training.run import train
 from tests.training.runs import config_of
@@ -39,14 +38,3 @@ def test_the_dice_of_a_resampled_run_is_that_of_its_label_maps(scored: tuple[Pat
     assert len(by_folder.cases) == summary["cases"]["validation"]
     assert summary["best"]["value"] == pytest.approx(by_folder.mean())
     assert by_folder.mean() > 0
-
-
-def test_scores_are_read_back_as_they_were(scored: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    out = shutil.copytree(scored[0], tmp_path / "run")
-    again = own.score_validation(out, surfaces=True)
-    result = read_evaluation(out / "validation")
-    assert result is not None
-    assert repr(result.scores) == repr(again.scores)
-    assert (result.names, result.main, result.surfaces) == (again.names, again.main, True)
-    (out / "validation/evaluation.json").write_text("{}")
-    assert read_evaluation(out / "validation") is None

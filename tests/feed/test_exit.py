@@ -1,11 +1,9 @@
-"""A program that keeps an iterator to its end: its thread, busy in torch while Python shuts down, must not abort it."""
+"""A program that keeps iterators to its end: their threads, busy in torch while Python ends, must not abort it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-
-import pytest
 
 SCRIPT = """
 import sys
@@ -19,14 +17,13 @@ def batches():
             batch = torch.rand(200_000).sort()[0]
         yield batch
 
-kept = iter({ITERABLE})
-next(kept)
+kept = [iter(ThreadBuffer(batches())), iter(Ring(batches(), torch.device("cpu")))]
+for each in kept:
+    next(each)
 sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("iterable", ["ThreadBuffer(batches())", "Ring(batches(), torch.device('cpu'))"])
-def test_the_exit_code_is_the_programs_own(iterable: str) -> None:
-    command = [sys.executable, "-c", SCRIPT.replace("{ITERABLE}", iterable)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+def test_the_exit_code_is_the_programs_own() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (3, "")

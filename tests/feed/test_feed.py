@@ -110,12 +110,6 @@ def test_a_ring_gives_the_same_batches_in_the_same_order(program: Program, depth
     assert next(steps, None) is None
 
 
-def test_a_feed_can_be_iterated_from_its_start_again(program: Program) -> None:
-    feed = Feed(program, first=2, last=5)
-    for one, other in zip(feed, feed, strict=True):
-        check_equal(one, other)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
     places = [
@@ -168,40 +162,6 @@ def test_leaving_early_ends_the_thread(depth: int, taken: int) -> None:
     assert len(program.started) <= taken + depth
 
 
-def test_an_error_of_the_consumer_ends_the_thread() -> None:
-    def consume() -> None:
-        for _ in ring(Counted(), last=1_000_000):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        consume()
-
-
-def test_a_feed_that_is_left_early_ends_its_thread() -> None:
-    batches = iter(Feed(Counted(prepared_on_host=True), first=0, last=1_000_000))  # type: ignore[arg-type]
-    next(batches)
-    assert any(thread.name == "hasten-feed" for thread in threading.enumerate())
-    batches.close()
-    assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_what_lies_elsewhere_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def fake(batches: Any, device: torch.device, *, depth: int) -> Generator[str, None, None]:
-        asked.append((len(list(batches)), device, depth))
-        yield "batch"
-
-    monkeypatch.setattr("hasten.feed.feed.Ring", fake)
-    program = Counted(prepared_on_host=True)
-    program.device = torch.device("meta")
-    feed = Feed(program, first=2, last=9, depth=depth)  # type: ignore[arg-type]
-    assert list(feed._batches()) == ["batch"]
-    assert asked == [(7, torch.device("meta"), depth)]
-    assert program.started == list(range(2, 9))
-
-
 class Clock:
     """Time that passes only when somebody says so."""
 
@@ -228,19 +188,3 @@ def test_only_waiting_for_data_counts_as_waiting(monkeypatch: pytest.MonkeyPatch
         clock.now += 50.0
     assert waits == [2.0, 4.0, 6.0, 8.0]
     assert feed.wait_seconds == 8.0
-
-
-def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait() -> None:
-    release = threading.Event()
-
-    class Held(Counted):
-        def make(self, step: int) -> Batch:
-            assert release.wait(30)
-            return super().make(step)
-
-    feed = Feed(Held(prepared_on_host=True), first=0, last=3)  # type: ignore[arg-type]
-    timer = threading.Timer(0.05, release.set)
-    timer.start()
-    assert len(list(feed)) == 3
-    timer.join()
-    assert feed.wait_seconds > 0.02

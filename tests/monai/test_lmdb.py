@@ -28,18 +28,6 @@ def dataset(folder: Path, side: int) -> LMDBDataset:
     return LMDBDataset([{"number": number, "side": side} for number in range(5)], [Made()], folder)
 
 
-@pytest.mark.parametrize("side", [8, 512])
-def test_what_is_done_to_an_item_is_not_seen_again(tmp_path: Path, side: int) -> None:
-    items = dataset(tmp_path, side)
-    for _ in range(4):
-        for number in range(5):
-            item = items[number]
-            assert torch.equal(item["image"], torch.full((side, side), float(number)))
-            assert torch.equal(item["label"], torch.arange(side))
-            item["image"] += 7
-            item["label"].zero_()
-
-
 def test_info_and_the_settings_of_the_file(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"db_name": "tiles", "lmdb_kwargs": {"map_size": 80 * 2**20}}
     dataset = LMDBDataset([1, 2, 3], None, tmp_path, progress=True, **settings)

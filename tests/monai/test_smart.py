@@ -69,12 +69,6 @@ def test_the_callers_list_is_not_shuffled_and_the_seed_decides() -> None:
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_a_window_as_large_as_the_data_stays() -> None:
-    with SmartCacheDataset(FIVE, None, 0.5, shuffle=False, progress=False) as dataset:
-        dataset.update_cache()
-        assert ids(dataset) == [1, 2, 3, 4, 5]
-
-
 def test_replacements_are_prepared_while_the_epoch_runs() -> None:
     slow = Slow()
     dataset = SmartCacheDataset(FIVE, slow, 0.5, cache_num=2, shuffle=False, progress=False)

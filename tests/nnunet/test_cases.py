@@ -87,20 +87,3 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_cases_unlike_the_first(parts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"b: image .*run nnUNetv2_preprocess again"):
         read_cases(Changed(**parts))
-
-
-def test_a_case_that_is_not_there() -> None:
-    class Absent(DataSet):
-        def load_case(self, name: str) -> Any:
-            raise FileNotFoundError(f"{name}.b2nd")
-
-    with pytest.raises(ValueError, match=r"a: .*preprocessed .*\(a.b2nd\); run nnUNetv2_preproc"):
-        read_cases(Absent())
-
-
-def test_a_fold_without_cases() -> None:
-    class Nobody(DataSet):
-        identifiers = ()
-
-    with pytest.raises(ValueError, match=r"this fold has no cases; correct splits_final.json"):
-        read_cases(Nobody())

@@ -14,11 +14,10 @@ pytest.importorskip("nnunetv2.training.loss.compound_losses")
 
 from hasten.nnunet import graph
 from hasten.nnunet.graph import GraphedStep, why_not_captured
-from hasten.nnunet.loss import asks_host, objective
+from hasten.nnunet.loss import objective
 from hasten.nnunet.step import fused_optimizer, make_step, muon
 from hasten.training import capture
 from hasten.training.step import TrainStep
-from tests.nnunet.test_loss import default, of_regions
 from tests.nnunet.test_step import CPU, batch, loss, network, setting, sgd
 from tests.training.test_capture import FakeStream
 
@@ -87,15 +86,6 @@ def test_a_loader_may_use_its_memory_again(stand_in: type[FakeStream], tmp_path:
     assert_as_plain(tmp_path, step, call)
 
 
-def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream], tmp_path: Path) -> None:
-    stand_in.error = RuntimeError("operation not permitted when stream is capturing")
-    step = step_of(tmp_path)
-    graphed = GraphedStep(step, setting(tmp_path))
-    assert_as_plain(tmp_path, step, graphed)
-    assert not graphed.accelerator.on
-    assert graphed.accelerator.reason == "capturing failed: operation not permitted when stream is capturing"
-
-
 def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStream], tmp_path: Path) -> None:
     step, plain = step_of(tmp_path), step_of(tmp_path)
     graphed = GraphedStep(step, setting(tmp_path))
@@ -123,12 +113,3 @@ def test_what_is_not_captured_says_why(tmp_path: Path) -> None:
     step.update.scaler = None
     step.update.optimizer = torch.optim.AdamW(step.update.weights.parameters())
     assert "AdamW can't leave a step out" in str(why_not_captured(step, setting(tmp_path, **LONG)))
-
-
-def test_which_of_nnunets_losses_ask_the_host() -> None:
-    from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
-
-    assert not asks_host(loss())
-    assert not asks_host(of_regions())
-    assert asks_host(default(False, ignore=3))
-    assert asks_host(DeepSupervisionWrapper(default(False, ignore=3), [1.0, 0.0]))

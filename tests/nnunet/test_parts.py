@@ -96,12 +96,6 @@ def test_classes_of_a_plan_that_are_not_nnunets(module: Any, tmp_path: Path) -> 
     assert "the label manager SimpleNamespace" in trainer(kind, tmp_path, label_manager=SimpleNamespace())._why_not()
 
 
-def test_an_optimizer_that_is_unknown(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HASTEN_OPTIMIZER", "adam")
-    with pytest.raises(ValueError, match="HASTEN_OPTIMIZER=adam: write muon, or leave it out"):
-        trainer(module.nnUNetTrainerHasten, tmp_path).configure_optimizers()
-
-
 def test_a_checkpoint_of_another_optimizer(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Any, name: str) -> None:
         raise ValueError("loaded state dict has a different number of parameter groups")

@@ -121,22 +121,6 @@ def test_short_trainings_and_several_ranks_measure_nothing(
     assert (step.precision, step.channels_last) == ("fp32", False)
 
 
-def test_a_busy_machine_keeps_what_nnunet_has(tmp_path: Path) -> None:
-    net = network()
-    busy = setting(tmp_path, iterations=250_000, idle=False)
-    step, _ = module.make_step(net, objective(loss()), module.fused_optimizer(sgd(net)), busy, CPU)
-    assert (step.precision, step.channels_last) == ("fp32", False)
-    assert not list(tmp_path.iterdir())
-    step(*batch(0), 0)
-
-
-def test_muon_trains(tmp_path: Path) -> None:
-    net = network()
-    step, _ = module.make_step(net, objective(loss()), module.muon(net, 3e-5), setting(tmp_path), CPU)
-    values = [float(step(*batch(0), 0)) for _ in range(8)]
-    assert values[-1] < values[0]
-
-
 def test_other_optimizers_stay_as_they_are() -> None:
     optimizer = torch.optim.AdamW(network().parameters())
     assert module.fused_optimizer(optimizer) is optimizer

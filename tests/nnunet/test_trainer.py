@@ -36,17 +36,6 @@ if __name__ == "__main__":
 """
 
 
-FIRST_STAGE = """
-import sys
-from pathlib import Path
-from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
-if __name__ == "__main__":
-    cases, out = map(Path, sys.argv[1:])
-    out.mkdir(parents=True)
-    for name in nnUNetDatasetBlosc2.get_identifiers(str(cases)):
-        label_map = nnUNetDatasetBlosc2(str(cases), [name]).load_case(name)[1][0].clip(0)
-        nnUNetDatasetBlosc2.save_seg(label_map, str(out / name))
-"""
 RANK = """
 import sys
 import torch
@@ -63,31 +52,6 @@ if __name__ == "__main__":
     weights = torch.cat([weight.detach().flatten() for weight in trainer.network.parameters()])
     print("batch", float(trainer.dataloader_val.program(0)["image"].sum()))
     print("weights", weights.double().norm().item(), bool(weights.isfinite().all()))
-"""
-STAND_IN = """
-import sys
-import numpy as np
-import torch
-from hasten.training import capture
-from hasten.nnunet import graph
-from nnunetv2.run.run_training import get_trainer_from_args
-from tests.training.test_capture import FakeStream
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    if sys.argv[1] == "graph":
-        capture.SideStream = FakeStream
-        capture.judge = lambda *_: (1.0, 1.0, 1.0, "faster")
-        graph.why_not_captured = lambda step, setting: None
-    words = ("1", "3d_fullres", 0, "nnUNetTrainerTiny", "nnUNetPlans")
-    trainer = get_trainer_from_args(*words, device=torch.device("cpu"))
-    trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 8, 7
-    trainer.on_train_start()
-    trainer._validation.accelerator = Accelerator(sys.argv[1] == "graph", "measured", "requested")
-    trainer.on_train_start = lambda: None
-    trainer.run_training()
-    for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):
-        values = [trainer.logger.get_value(name, step=epoch) for epoch in range(2)]
-        print(name, type(values[0]).__name__, np.ravel(values).tolist())
 """
 
 
@@ -157,40 +121,6 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path, configuration: str) -> None:
     [fold] = (tmp_path / "results").rglob("fold_0")
     assert (fold / "checkpoint_final.pth").is_file()
     assert "Training done." in made.run("run.run_training", "run_training_entry", *words, "--c")
-
-
-@pytest.mark.slow
-def test_the_second_stage_of_a_cascade(tmp_path: Path) -> None:
-    made = planned(tmp_path, "3d_fullres")
-    plans = tmp_path / "pre" / DATASET / "nnUNetPlans.json"
-    plan = json.loads(plans.read_text())
-    first, second = "3d_lowres", "3d_cascade_fullres"
-    plan["configurations"][first] = {"inherits_from": "3d_fullres", "data_identifier": first, "next_stage": second}
-    plan["configurations"][second] = {"inherits_from": "3d_fullres", "previous_stage": first}
-    plans.write_text(json.dumps(plan))
-    words = ("1", second, "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
-    out, _ = made.start(RUN.format(module="run.run_training", entry="run_training_entry"), *words).communicate()
-    assert "has no prediction of 10 of 10 cases" in out
-    assert f"nnUNetv2_train {DATASET} {first} FOLD -tr nnUNetTrainerTiny" in out
-    folder = tmp_path / "results" / DATASET / f"nnUNetTrainerTiny__nnUNetPlans__{first}/predicted_next_stage/{second}"
-    ended(made.start(FIRST_STAGE, str(plans.parent / "nnUNetPlans_3d_fullres"), str(folder)))
-    out = made.run("run.run_training", "run_training_entry", *words)
-    assert "own data loaders" not in out
-    assert "Training done." in out
-    assert list((tmp_path / "results").rglob(f"*{second}/fold_0/validation/summary.json"))
-
-
-@pytest.mark.slow
-def test_a_graph_and_larger_passes_of_the_validation_train_as_nnunet_does(tmp_path: Path) -> None:
-    """With a stand-in for CUDA that runs the step where a graph would be replayed."""
-    made = planned(tmp_path, "3d_fullres")
-    plain, graph = (ended(made.start(STAND_IN, name)) for name in ("plain", "graph"))
-    assert "Hasten: CUDA graph off: there is no CUDA device" in plain
-    assert "Hasten: CUDA graph on: " in graph
-    for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):
-        (_, kind, values), (_, plain_kind, wanted) = (_line(name, each).split(maxsplit=2) for each in (graph, plain))
-        assert kind == plain_kind
-        assert json.loads(values) == pytest.approx(json.loads(wanted), rel=1e-3, abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,14 +92,6 @@ def test_each_batch_has_its_own_loss_and_counts(
     assert passes == [4, 3]
 
 
-def test_a_cpu_runs_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, passes = step_of(tmp_path, loss()), counted(monkeypatch)
-    each = validation(step, tmp_path)
-    assert_same(outputs(each), single(step))
-    assert passes == [1] * BATCHES
-    assert each.accelerator == Accelerator(False, "default", "there is no CUDA device")
-
-
 @pytest.mark.parametrize("faster", [False, True])
 def test_the_first_batches_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: bool) -> None:
     monkeypatch.setattr(module, "_why_not", lambda step, setting: None)
@@ -127,13 +118,3 @@ def test_a_lack_of_memory_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_same(outputs(each), single(step))
     assert passes == [4, *[1] * BATCHES]
     assert each.accelerator == Accelerator(False, "measured", "memory is short for 4 batches")
-
-
-def test_what_is_not_measured_says_why(tmp_path: Path) -> None:
-    step: Any = SimpleNamespace(device=torch.device("cuda"), network="net", update=SimpleNamespace(weights="net"))
-    long = {"iterations": 250_000}
-    assert module._why_not(step, setting(tmp_path, **long)) is None
-    assert "processes" in str(module._why_not(step, setting(tmp_path, several_ranks=True, **long)))
-    assert "1000 iterations" in str(module._why_not(step, setting(tmp_path)))
-    step.network = "compiled"
-    assert "compiled" in str(module._why_not(step, setting(tmp_path, **long)))

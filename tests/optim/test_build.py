@@ -130,8 +130,8 @@ def test_the_configs_schedule() -> None:
     given = config(schedule="step", milestones=((0.5, 0.2),), warmup_fraction=0.0)
     result = build_schedule(given, 10, batch_size=8)
     assert [result(step) for step in range(10)] == pytest.approx([0.1] * 5 + [0.02] * 5)
-    given = config(schedule="poly", poly_power=2.0, warmup_fraction=0.0)
-    assert build_schedule(given, 10, batch_size=8)(5) == pytest.approx(0.1 / 4)
+    given = config(schedule="poly", warmup_fraction=0.0)
+    assert build_schedule(given, 10, batch_size=8)(5) == pytest.approx(0.1 / 2**0.9)
     default = build_schedule(config(), 40, batch_size=8)
     assert [default(step) for step in range(40)] == [
         one_cycle(step, steps=40, peak=0.1, warmup_fraction=0.05) for step in range(40)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple
-from hasten.prediction import infer
-from hasten.prediction.bands import Box, available_bytes, bands, widened
+from hasten.prediction.bands import bands
 from hasten.prediction.blend import make_axis, restricted
 from hasten.prediction.canvas import Canvas
 from hasten.prediction.infer import Inference, infer_labels, infer_on_grid
@@ -144,20 +143,6 @@ def test_one_band_where_it_fits_or_the_classes_are_unknown() -> None:
     assert len(bands((40, 50, 60), how, 3, 100_000, halo=0)) > 1
 
 
-def test_half_of_the_free_memory_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert available_bytes(CPU) > 0
-    asked: list[int] = []
-
-    def watched(*args: Any, **also: Any) -> list[Box]:
-        asked.append(args[3])
-        return bands(*args, **also)
-
-    monkeypatch.setattr(infer, "available_bytes", lambda device: 1000)
-    monkeypatch.setattr(infer, "bands", watched)
-    list(infer_labels(nn.Conv3d(1, 3, 1), [volume_of((9, 9, 9))], make()))
-    assert set(asked) == {500}
-
-
 def test_a_restricted_axis_has_the_windows_that_its_voxels_need() -> None:
     axis = make_axis(20, 8, 0.5)
     for first, last in product(range(20), range(1, 21)):
@@ -169,8 +154,3 @@ def test_a_restricted_axis_has_the_windows_that_its_voxels_need() -> None:
             covered = sum(len(parts) for parts in part.parts)
             assert covered == sum(len(part.meeting(cell)) for cell in range(len(part.cells)))
     assert restricted(axis, 8, slice(0, 20)) == axis
-
-
-def test_a_box_is_widened_by_a_voxel_behind_it() -> None:
-    box = slice(0, 4), slice(2, 5), slice(5, 9)
-    assert widened(box, (9, 5, 9)) == (slice(0, 5), slice(2, 5), slice(5, 9))

@@ -12,8 +12,6 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.prediction.foreground import (
     check_labelled,
-    sampled_warnings,
-    size_warning,
 )
 from hasten.prepare.types import Geometry
 
@@ -91,47 +89,6 @@ def fingerprint_of(sampled: int, shares: dict[int, float], cases: int) -> Finger
         labels={0: "background", 1: "a", 7: "b"}, class_voxels={0: 1 - sum(shares.values()), **shares},
         class_cases={value: cases if share else 0 for value, share in shares.items()}, crop_fraction=1.0,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("sampled", "shares", "cases", "message"),
-    [
-        (9, {1: 0.1, 7: 2e-5}, 2, None),
-        (9, {1: 0.1, 7: 5e-7}, 2, r"1 class has next to no voxels.*b \(value 7\): 5e-06 \(share .*of 9 cases\)"),
-        (9, {1: 0.1, 7: 0.0}, 2, r"1 class is in fewer than 2 cases.* b \(value 7\): 0 \(share"),
-        (9, {1: 0.1, 7: 0.2}, 1, r"2 classes are in fewer than 2 cases.* a \(value 1\): 0\.3, b \(value 7\): 0\.7"),
-        (4, {1: 0.1, 7: 0.2}, 1, None),  # they may be in others
-        (4, {1: 0.1, 7: 0.0}, 2, None),
-        (4, {1: 0.0, 7: 0.0}, 2, "none of the 4 cases that were read has a labelled voxel"),
-    ],
-)
-def test_what_a_plan_knows_of_rare_classes(
-    sampled: int, shares: dict[int, float], cases: int, message: str | None
-) -> None:
-    warnings = sampled_warnings(fingerprint_of(sampled, shares, cases))
-    assert len(warnings) == (message is not None)
-    assert message is None or re.search(message, warnings[0])
-
-
-@pytest.mark.parametrize(
-    ("size", "trained", "wrong"),
-    [
-        (3.0, (2.0, 3.0, 4.5), False),
-        (13.4, (2.0, 3.0, 4.5), False),
-        (13.6, (2.0, 3.0, 4.5), True),
-        (0.67, (2.0, 3.0, 4.5), False),
-        (0.66, (2.0, 3.0, 4.5), True),
-        (0.0, (2.0, 3.0, 4.5), True),
-        (0.0, (0.0, 3.0, 4.5), False),  # cases without foreground were trained on
-        (float("nan"), (2.0, 3.0, 4.5), True),
-    ],
-)
-def test_sizes_far_outside_of_the_training_cases_are_told(
-    size: float, trained: tuple[float, float, float], wrong: bool
-) -> None:
-    range_ = dict(zip(("smallest", "median", "largest"), trained, strict=True))
-    assert (size_warning(size, range_, 3) is not None) == wrong
-    assert size_warning(size, {}, 3) is None
 
 
 def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -52,31 +51,6 @@ def windows(draw: st.DrawFn) -> tuple[int, tuple[int, int, int], tuple[int, int,
     patch = (1 if dims == 2 else draw(window), draw(window), draw(window))
     overlap = draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.9]))
     return dims, shape, patch, overlap, draw(st.integers(1, 5)), draw(st.integers(2, 4))
-
-
-@given(windows())
-@settings(deadline=None, max_examples=60)
-def test_the_sliding_window_equals_monais(drawn: Any) -> None:
-    from monai.inferers import sliding_window_inference
-
-    dims, shape, patch, overlap, batch_size, classes = drawn
-    how = make(dims, patch=patch, overlap=overlap, batch_size=batch_size)
-    network = conv_net(dims, 2, classes)
-    (volume,) = volumes_of(shape)
-    with torch.inference_mode():
-        actual = sliding_window(network, volume, how)
-        expected = sliding_window_inference(
-            volume[None] if dims == 3 else volume[None, :, 0],
-            roi_size=patch[3 - dims :],
-            sw_batch_size=batch_size,
-            predictor=network,
-            overlap=overlap,
-            mode="gaussian",
-            padding_mode="constant",
-        )
-    assert actual.shape == (classes, *shape)
-    assert actual.dtype == torch.float32
-    torch.testing.assert_close(actual.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
 
 
 SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]
@@ -135,27 +109,6 @@ def test_two_dimensions(whole_up_to: int) -> None:
             assert torch.equal(label, window.argmax(0).to(torch.uint8))
 
 
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-@pytest.mark.parametrize("average", ["scores", "softmax"])
-def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -> None:
-    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
-
-    class Mirrored(nn.Module):
-        def forward(self, image: Tensor) -> Tensor:
-            total = torch.zeros(())
-            for flip in ([], [2], [4], [2, 4]):
-                scores = network(image.flip(flip)).flip(flip)
-                total = total + (scores.softmax(1) if average == "softmax" else scores)
-            return total / 4
-
-    how = make(whole_up_to=whole_up_to)
-    expected = dict(infer_labels(Mirrored(), volumes, how))
-    mirrored = dataclasses.replace(how, flip_axes=(0, 2), average=average)
-    for position, actual in infer_labels(network, volumes, mirrored):
-        assert (actual != expected[position]).sum() <= 1  # a tie may fall either way
-        assert not torch.equal(actual, dict(infer_labels(network, volumes, how))[position])
-
-
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("flip_axes", [(), (1, 2)])
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
@@ -208,18 +161,6 @@ def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCa
     for position, volume in enumerate(volumes):
         assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
     assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
-
-
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
-    class Heads(Recorder):
-        def forward(self, image: Tensor) -> Any:
-            scores = super().forward(image)
-            return [scores, -scores]
-
-    (volume,) = volumes_of((6, 9, 8))
-    ((_, result),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
-    assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
 
 
 @pytest.mark.parametrize(("precision", "switch"), [("fp32", "ieee"), ("tf32", "tf32")])

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hasten.cli.main import app
 from hasten.prediction.predict import predict
 from hasten.prediction.predictor import load_predictor
 from tests.training.phantom_runs import SPACING, anatomy, array_of, save
@@ -46,15 +44,3 @@ def test_what_does_not_fit_is_refused(run: Path, case: Path, tmp_path: Path, ove
     with pytest.raises(ValueError, match=message):
         predict(run, case, tmp_path / "out", overrides=[override])
     assert not (tmp_path / "out").exists()
-
-
-def test_by_the_verb(run: Path, case: Path, tmp_path: Path) -> None:
-    odd = save(tmp_path / "infer.overlap=0.5.nii.gz", anatomy(6)[0], np.diag([*SPACING, 1.0]))
-    words = [str(run), str(case), str(odd), "infer.overlap=0.25", "--quiet", "--probabilities"]
-    result = CliRunner().invoke(app, ["predict", *words, "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    assert "2 label maps" in result.output
-    names = ["infer.overlap=0.5.nii.gz", "infer.overlap=0.5.npz", "new.nii.gz", "new.npz", "prediction.json"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-    result = CliRunner().invoke(app, ["predict", str(run), "infer.overlap=0.25", "--out", str(tmp_path / "none")])
-    assert "no image is named" in result.output

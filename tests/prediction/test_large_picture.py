@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,36 +150,3 @@ def test_a_section_of_other_channels_is_refused(
     tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), tile=(32, 32), **options)
     with pytest.raises(ValueError, match=rf"a\.tif: .*1 or 3 channels .*holds {channels} pages; cut it into tiles"):
         read_section_header(tmp_path / "a.tif")
-
-
-_PEAK = """
-import json, sys
-from pathlib import Path
-from hasten.prediction.ensemble import Member
-from hasten.prediction.ensemble import with_infer
-from hasten.prediction.model import load_members
-from hasten.prediction.large_picture import segment_section
-from hasten.checkpoint.weights import model_file, read_model
-run, image, out = map(Path, sys.argv[1:])
-members = with_infer([Member(model_file(run), read_model(run))], ["infer.patch=[1,256,256]"])
-model = load_members(members, device="cpu")
-status = lambda key: int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1])
-before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-segment_section(image, out, model)
-print(json.dumps((status("VmHWM") - before) / 1024))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
-def test_the_peak_of_memory_is_a_part_of_the_section(run: Path, tmp_path: Path) -> None:
-    side = 24576
-    blank = np.zeros((512, 512), np.uint8)
-    filled = image(512, 512)
-    tiles = (filled if number == 500 else blank for number in range((side // 512) ** 2))
-    tifffile.imwrite(tmp_path / "a.tif", tiles, shape=(side, side), dtype=np.uint8, tile=(512, 512), compression="zlib")
-    words = [sys.executable, "-c", _PEAK, str(run), str(tmp_path / "a.tif"), str(tmp_path / "b.tif")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) < side * side / 2**20 / 2  # half of its 576 MiB as it is, an eighth as float32
-    assert tifffile.TiffFile(tmp_path / "b.tif").pages[0].shape == (side, side)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import hasten
-from hasten.prediction import windows as windows_module
 from hasten.prediction.blend import weight_map, window_starts
 from hasten.prediction.canvas import ArgmaxSink, Canvas, Scores, Sink, score_room
 from hasten.prediction.scores import above_zero, highest
@@ -142,24 +141,6 @@ def test_half_sums_are_off_by_little(sums: torch.dtype, off: float) -> None:
         assert (one - other).abs().max() <= off * one.abs().max()
 
 
-def test_more_than_256_classes() -> None:
-    def forward(batch: Tensor, _: Any) -> Tensor:
-        result = torch.zeros(len(batch), 300, *batch.shape[2:])
-        result[:, 299] = 1
-        return result
-
-    (result,) = labels_of(forward, volumes_of((6, 7, 8)), make())
-    assert result.dtype == torch.int16
-    assert bool((result == 299).all())
-
-
-def test_the_first_of_several_highest_scores_counts() -> None:
-    (result,) = labels_of(
-        lambda batch, _: torch.zeros(len(batch), 4, *batch.shape[2:]), volumes_of((9, 14, 11)), make()
-    )
-    assert not result.any()
-
-
 def test_scores_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match=r"size \(3, 3, 4\) for windows of \(6, 7, 8\)"):
         labels_of(
@@ -230,17 +211,6 @@ def test_sums_that_do_not_fit_move_to_the_host_and_none_is_counted_twice(
     actual = make_all(lambda batch, _: network(batch), volumes, make(sums_device=INDEXED))
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
-
-
-def test_a_cpu_takes_few_large_windows_at_once() -> None:
-    sizes: list[int] = []
-
-    def forward(batch: Tensor, _: Any) -> Tensor:
-        sizes.append(len(batch))
-        return batch
-
-    labels_of(forward, volumes_of((64, 64, 256)), make(window=(64, 64, 64), batch_size=16))
-    assert max(sizes) == windows_module._HOST_VOXELS // 64**3
 
 
 class Normed(nn.Module):

@@ -17,8 +17,6 @@ from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import load_prepared, restore_label
 from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
 
-HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
-
 
 def write_set(folder: Path, num_cases: int = 5, *, channels: int = 1, modality: str = "MRI") -> CaseSet:
     """Cases of growing size with axes A, S, R, air of -1000 and -990, tissue of 0..99 in a box and labels 0, 2, 5."""
@@ -112,19 +110,6 @@ def test_errors(tmp_path: Path) -> None:
         take_fingerprint(replace(case_set, channels=("image",)))
     with pytest.raises(ValueError, match=r"holds no cases; check data\.source"):
         take_fingerprint(replace(case_set, cases=()))
-
-
-@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="the hippocampus data is not here")
-def test_real_case_there_and_back() -> None:
-    path = sorted((HIPPOCAMPUS / "labelsTr").glob("hippo*.nii.gz"))[0]
-    case = Case(id=path.name, image=(HIPPOCAMPUS / "imagesTr" / path.name,), label=path)
-    labels = {0: "background", 1: "anterior", 2: "posterior"}
-    spec = PrepareConfig(spacing=(0, 0, 0), intensity="zscore", crop_foreground=True)
-    done = load_prepared(case, labels, spec)
-    assert done.label is not None
-    expected = np.asanyarray(nibabel.load(path).dataobj).T  # type: ignore[attr-defined]
-    assert np.array_equal(restore_label(done.label, done.geometry, sorted(labels)), expected)
-    assert abs(float(done.image.astype(np.float32).mean())) < 1e-3
 
 
 def test_ignored_voxels_are_no_foreground(tmp_path: Path) -> None:

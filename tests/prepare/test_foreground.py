@@ -30,10 +30,6 @@ def test_each_channel_has_its_own_minimum() -> None:
     assert foreground_box(array, [None, None]) == (slice(2, 5), slice(3, 4), slice(1, 5))
 
 
-def test_nothing_above_is_the_whole() -> None:
-    assert foreground_box(np.full((1, 2, 3, 4), 7), [None]) == (slice(0, 2), slice(0, 3), slice(0, 4))
-
-
 def test_channels_may_have_a_threshold_or_their_minimum() -> None:
     array = np.zeros((2, 6, 7, 8), np.int16)
     array[0, 2, 3, 4] = 5

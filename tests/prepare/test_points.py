@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,16 +33,6 @@ def test_every_voxel_is_as_likely() -> None:
     share = drawn[1:] / 2000
     assert abs(share - 30 / 39).max() < 0.05  # over five standard deviations of a binomial of 2000
     assert drawn[0] == 0
-
-
-def test_absent_classes_are_empty() -> None:
-    points, _ = foreground_points(np.zeros((2, 3, 4), np.uint8), 4, 10, 0)
-    assert [len(p) for p in points] == [0, 0, 0]
-
-
-def test_class_index_out_of_range() -> None:
-    with pytest.raises(AssertionError, match="class index 5"):
-        foreground_points(np.full((1, 1, 1), 5, np.uint8), 3, 10, 0)
 
 
 @given(st.integers(1, 9), st.integers(2, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))

@@ -77,12 +77,6 @@ def test_label_is_the_highest_of_the_interpolated_masks(
     assert np.array_equal(got, values[scores.numpy().round(5).argmax(0)])
 
 
-def test_same_shape_is_the_input() -> None:
-    array = np.zeros((1, 2, 3, 4), np.int16)
-    assert resample_image(array, (2, 3, 4)) is array
-    assert resample_label(array[0], (2, 3, 4)).base is array
-
-
 def monai_spacing(
     array: np.ndarray, spacing: tuple[float, ...], target: tuple[float, ...], **options: object
 ) -> np.ndarray:

@@ -121,12 +121,3 @@ def test_the_rate_grows_with_the_batch_and_the_network_stays_as_it_was(card: lis
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(value.grad is None for value in network.parameters())
     assert torch.equal(torch.get_rng_state(), random)
-
-
-def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(card: list[int]) -> None:
-    network = net()
-    for captured in (False, True):
-        find_batch_size_for(network, loss, (1, 4, 4, 4), num_classes=2, device=CPU, highest=1, captured=captured)
-    size = sum(value.nbytes for value in network.parameters())
-    # Weights, moments and average, as they were before the step and after it.
-    assert card == [3 * size, 11 * size]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hasten.prediction.infer as infer
-from hasten.runtime.allocator import _glibc, kept_memory
+from hasten.runtime.allocator import _glibc
 
 SCRIPT = """
 from hasten.runtime.allocator import _glibc, _kept, kept_memory
@@ -41,12 +41,6 @@ def test_memory_is_kept_within_and_given_back_after() -> None:
     """In a process of its own: a failed allocation moves a thread to a heap that follows other rules."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "passed\n", done.stderr
-
-
-def test_nothing_happens_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    with kept_memory() as kept:
-        assert not kept
 
 
 @pytest.mark.parametrize(("sums_bytes", "kept"), [(None, 1), (1, 0)])

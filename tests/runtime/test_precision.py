@@ -67,29 +67,3 @@ def test_every_switch_of_tf32_says_the_same_inside(precision: str, before: bool)
         torch.backends.cuda.matmul.allow_tf32 = bool(whole[3])
         torch.backends.cuda.matmul.fp32_precision = whole[0]  # type: ignore[attr-defined]
     assert switches() == whole
-
-
-def test_a_user_of_the_newer_switch_alone_gets_it_back() -> None:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision  # type: ignore[attr-defined]
-    matmul.fp32_precision = "tf32"  # type: ignore[attr-defined]
-    try:
-        with tensor_cores(CUDA, "fp32"):
-            assert matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
-        assert matmul.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    finally:
-        matmul.allow_tf32 = False
-        matmul.fp32_precision = before  # type: ignore[attr-defined]
-
-
-def test_blocks_of_two_threads_that_overlap_leave_torchs_setting_as_it_was() -> None:
-    """A step in TF32 and a validation beside it, which was begun first and ends last."""
-    before = switches()
-    validation, step = tensor_cores(CUDA, "tf32"), tensor_cores(CUDA, "tf32")
-    validation.__enter__()
-    step.__enter__()
-    validation.__exit__(None, None, None)
-    assert torch.backends.cudnn.allow_tf32
-    assert torch.backends.cuda.matmul.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    step.__exit__(None, None, None)
-    assert switches() == before

@@ -106,11 +106,6 @@ def test_slots_and_numbers_are_the_same_rule(size: int, pieces: int, each: int, 
     assert sorted(seen) == sample.tolist()
 
 
-def test_rows_of_any_form_are_cut() -> None:
-    rows = torch.arange(48).view(8, 2, 3)
-    assert torch.equal(Share(1, 2).cut(rows, 4), rows[[2, 3, 6, 7]])
-
-
 @pytest.mark.parametrize(
     ("batch_size", "accumulate", "size", "parts", "message"),
     [

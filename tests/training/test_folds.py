@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,10 @@ from hasten.evaluation import crossval
 from hasten.evaluation.crossval import summarise
 from hasten.evaluation.evaluate import evaluate
 from hasten.evaluation.settings import evaluate_run
-from hasten.phantoms.organs import write_phantoms
-from hasten.prediction.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+from hasten.prediction.postprocess import Cleaning, postprocessed
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report
 from hasten.training import folds
-from hasten.training.choose import budget
 from hasten.training.folds import train_folds
 from hasten.training.stop import Stopped
 from tests.training.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
@@ -36,13 +33,13 @@ OF_FOLDS = ("data.split.fraction=null", "data.split.num_folds=3", "train.steps=6
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("cv") / "set", num_cases=6, shape=(16, 24, 24))
+def data(phantoms: Path) -> Path:
+    return phantoms
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(phantoms: Path) -> Path:
+    return phantoms.parent / "cache"
 
 
 def config(data: Path, cache: Path, *more: str) -> RunConfig:
@@ -158,24 +155,6 @@ def test_finished_folds_are_left_as_they_are(
     assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
 
 
-@pytest.mark.slow
-def test_folds_of_a_budget_have_the_network_of_the_first(
-    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    speeds = iter((100.0, 1e4, 1e4))  # the machine is slower when the second fold begins
-    monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
-    monkeypatch.setattr(budget, "WIDTHS", (2.0,))
-    monkeypatch.setattr(budget, "LEAST_WIDE_STEPS", 2)
-    asked = config(data, cache, "train.budget=1h")
-    # Its channels and steps open: SETTINGS name them.
-    train = replace(asked.train, validate_every=10, steps=None)
-    asked = replace(asked, network=replace(asked.network, channels=None), train=train)
-    result = train_folds(asked, tmp_path / "cv", [0, 1])
-    widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
-    assert widths[0] == widths[1] == (32, 64)
-    assert list(result["folds"]) == ["0", "1"]
-
-
 def test_folds_side_by_side_are_put_together_by_report(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """As folds that other machines trained, one of which is not there and one not yet scored."""
     out = shutil.copytree(trained[0], tmp_path / "cv")
@@ -259,22 +238,6 @@ def test_a_cleaning_that_pays_is_chosen_and_applied(
     spacing = read_nifti(image).spacing
     expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
     assert np.array_equal(read_nifti(cleaned).array[0], expected)
-
-
-def test_a_postprocessing_that_was_edited_is_kept(
-    trained: tuple[Path, dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "cv"
-    shutil.copytree(trained[0], out)
-    summarise(out)
-    assert "was edited" not in caplog.text
-    mine = {1: Cleaning(name="spleen", min_volume_mm3=3.0)}
-    write_cleanings(out, mine)
-    path = out / "postprocessing.yaml"
-    path.write_text(path.read_text().replace("3.0", "4.0"))
-    summarise(out)
-    assert "was edited, and is kept" in caplog.text
-    assert read_cleanings(out, {"1": "spleen"})[1].min_volume_mm3 == 4.0
 
 
 @pytest.mark.parametrize(("text", "result"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])

@@ -17,7 +17,6 @@ from hasten.observe.clock import Clock
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report
 from hasten.training.compose import prepare_run
-from hasten.training.folds import train_folds
 from hasten.training.plan import plan_run
 from hasten.training.run import train
 from tests.training.runs import metrics
@@ -71,14 +70,6 @@ def test_a_run_learns_from_what_is_annotated(run: Path) -> None:
                 assert set(np.unique(examples[name])) <= {0, 1, 2, 3}
 
 
-def test_a_cross_validation_has_a_report(source: Path, tmp_path: Path) -> None:
-    given = (f"data.ignore={IGNORE}", "train.steps=6", "data.split.by=fold", "data.split.num_folds=2")
-    scores = train_folds(config_of(source, *given, regions=True), tmp_path / "cv")
-    page = write_report([tmp_path / "cv"], tmp_path / "cv/report.html").read_text()
-    worst = min(scores["cases"], key=lambda case: scores["cases"][case]["dice"])
-    assert f"<b>{worst} (fold {scores['cases'][worst]['fold']})</b>" in page
-
-
 def test_an_evaluation_takes_the_ignored_value_from_the_run(run: Path, source: Path, tmp_path: Path) -> None:
     predict(run, source / "images", tmp_path / "out", device="cpu")
     for labels in (source, source / "labels"):
@@ -116,15 +107,6 @@ def test_every_preset_keeps_the_value_through_its_interpolation(source: Path, pr
         batch = parts.program.latest(step)
         assert set(batch["label"].unique().tolist()) <= {0, 1, 2, 3, 255}
         assert parts.step(batch["image"], batch["label"], step).isfinite()
-
-
-def test_regions_are_learned_from_what_is_annotated(source: Path, tmp_path: Path) -> None:
-    train(config_of(source, f"data.ignore={IGNORE}", "train.steps=60", regions=True), tmp_path / "out")
-    last = metrics(tmp_path / "out", "validation")[-1]
-    assert list(last["dice_per_class"]) == ["whole tumour", "tumour core", "enhancing"]
-    assert last["dice"] > 0.6
-    (file,) = predict(tmp_path / "out", source / "images/case0.nii.gz", tmp_path / "predicted", device="cpu")
-    assert set(np.unique(np.asarray(nib.load(file).dataobj))) <= {0, 1, 2, 4}
 
 
 @pytest.mark.parametrize(

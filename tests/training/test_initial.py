@@ -20,7 +20,6 @@ from hasten.config.load import load_run
 from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.nets.build import build_network
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
-from hasten.phantoms.organs import write_phantoms
 from hasten.training.initial import counted_once, read_weights
 from hasten.training.run import train
 from tests.training.runs import at_step, checkpoint, config_of, resumed
@@ -151,11 +150,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
-    return lambda *overrides: config_of(
-        source, folder / "cache", "train.steps=4", "observe.trackers=[]", "observe.monitor_every=0", *overrides
-    )
+def make(phantoms: Path) -> Callable[..., RunConfig]:
+    shorter = ("train.steps=4", "observe.trackers=[]", "observe.monitor_every=0")
+    return lambda *overrides: config_of(phantoms, phantoms.parent / "cache", *shorter, *overrides)
 
 
 @pytest.fixture(scope="module")

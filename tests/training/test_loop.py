@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,27 +18,11 @@ from torch import Tensor
 
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import CHECKPOINTS, SUMMARY_JSON
-from hasten.phantoms.organs import write_phantoms
 from hasten.training.loop import log_every
 from hasten.training.run import train
 from hasten.training.step import TrainStep
 from hasten.training.stop import Stopped
-from tests.training.runs import assert_equal, assert_same_run, checkpoint, config_of, metrics, resumed
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
-    folder = tmp_path_factory.mktemp("data")
-    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
-    return lambda *overrides: config_of(source, folder / "cache", *overrides)
-
-
-@pytest.fixture(scope="module")
-def inline(make: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ordinary run, without interruption."""
-    out = tmp_path_factory.mktemp("inline") / "run"
-    train(make(), out)
-    return out
+from tests.training.runs import assert_same_run, checkpoint, metrics, resumed
 
 
 def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
@@ -71,7 +56,7 @@ def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
 )
 def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had_been(
     make: Callable[..., RunConfig],
-    inline: Path,
+    finished: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -93,7 +78,7 @@ def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had
     assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
     assert checkpoint(out, "last")["step"] == 6
     train(resumed(out), out, resume=True)
-    assert_same_run(out, inline)
+    assert_same_run(out, finished[0])
 
 
 STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
@@ -167,15 +152,6 @@ def test_other_ways_to_train_resume_too(
         train(make(*overrides), out)
     train(resumed(out), out, resume=True)
     assert_same_run(out, whole)
-
-
-@pytest.mark.slow  # in one step: tests/nets/recompute
-def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    train(make("network.dropout=0"), whole)
-    summary = train(make("network.dropout=0", "train.activations=200KB"), out)
-    assert summary["accelerators"]["recomputed activations"]["on"]
-    assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
 
 
 def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(

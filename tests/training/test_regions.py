@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.observe.rundir import SUMMARY_JSON
-from hasten.prediction.export import export_weights
-from hasten.prediction.postprocess import Cleaning, write_cleanings
 from hasten.prediction.predict import predict
-from hasten.report.page import write_report
 from hasten.training.plan import plan_run
 from hasten.training.run import train
 from tests.training.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
@@ -95,16 +89,6 @@ def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
 
 
-def test_the_report_names_the_regions_and_paints_the_examples(run: Path) -> None:
-    page = write_report([run], run / "report.html").read_text()
-    for name in REGIONS:
-        assert name in page
-    with np.load(run / "examples.npz") as examples:
-        predictions = [examples[name] for name in examples.files if name.startswith("prediction_")]
-    assert predictions
-    assert set(np.unique(predictions)) == {0, 1, 2, 3}
-
-
 # Predictions
 
 
@@ -145,46 +129,6 @@ def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, 
     best = checkpoint(run, "best")
     assert np.mean(scores["dice"]) == pytest.approx(best["dice"])
     assert np.mean(scores["iou"]) == pytest.approx(best["iou"])
-
-
-def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
-    predicted: Path, run: Path, source: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    # All that is painted as oedema goes, and with it what only the whole tumour held.
-    write_cleanings(tmp_path / "run", {2: Cleaning(min_volume_mm3=1e6)})
-    predict(tmp_path / "run", source / "images" / "case0.nii.gz", tmp_path / "out", regions=True)
-    before, after = (voxels(folder / "case0.nii.gz") for folder in (predicted, tmp_path / "out"))
-    assert np.array_equal(after, np.where(before == 2, 0, before))
-    for region in REGIONS:
-        mask, plain = (voxels(folder / region / "case0.nii.gz") for folder in (tmp_path / "out", predicted))
-        assert np.array_equal(mask, np.where(before == 2, 0, plain))
-    assert (before == 2).any()
-
-
-def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
-    words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
-    output = CliRunner().invoke(app, words)
-    assert output.exit_code == 0, output.output
-    assert "1 label map in" in output.output
-    assert "and the masks of its regions" in output.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", "prediction.json", *REGIONS}
-
-
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format: str) -> None:
-    out = tmp_path / f"network.{format}"
-    export_weights(run, out)
-    if format == "onnx":
-        onnx = pytest.importorskip("onnx")
-        results = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
-    else:
-        with pytest.importorskip("safetensors").safe_open(out, "pt") as file:
-            results = file.metadata()
-    assert {name: tuple(values) for name, values in json.loads(results["regions"]).items()} == REGIONS
-    assert list(json.loads(results["regions"])) == list(REGIONS)
-    assert json.loads(results["region_values"]) == {}
-    assert set(json.loads(results["labels"])) == {"0", "1", "2", "4"}
 
 
 # What a run goes by

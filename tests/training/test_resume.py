@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,9 +15,7 @@ import torch
 
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
-from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.phantoms.organs import write_phantoms
 from hasten.report.compare import step_seconds
 from hasten.report.read import read_run
 from hasten.runtime import measure
@@ -33,7 +30,6 @@ from tests.training.runs import (
     assert_same_run,
     at_step,
     checkpoint,
-    config_of,
     metrics,
     resumed,
 )
@@ -48,12 +44,6 @@ LOG_EVERY = 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("resume")
-
-
-@pytest.fixture(scope="module")
-def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
-    return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -284,24 +274,6 @@ def test_measuring_does_not_change_the_training(make: Callable[..., RunConfig], 
     assert_same_run(measured, given)
 
 
-def test_dropout_is_on_in_training_and_off_in_validation(
-    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
-) -> None:
-    """Other validations draw nothing, so they leave the training as it was."""
-    out = tmp_path / "run"
-    train(make("train.validate_every=14"), out)
-    one, other = (checkpoint(run, "last") for run in (out, whole(FP32)))
-    assert_equal(one["network"], other["network"])
-    assert_equal(one["random_state"], other["random_state"])
-    assert not torch.equal(one["random_state"], seeded_state())
-
-
-def seeded_state() -> torch.Tensor:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return torch.get_rng_state()
-
-
 def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
@@ -394,13 +366,6 @@ def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
     assert elapsed < next(record["time_s"] for record in metrics(out, "train") if record["step"] > 5)
 
 
-def test_fewer_steps_than_were_done_are_refused(half: Path) -> None:
-    before = contents(half)
-    with pytest.raises(ValueError, match=r"^train\.steps=4: .* done 5 steps; give as many or more"):
-        train(resumed(half, "train.steps=4"), half, resume=True)
-    assert contents(half) == before
-
-
 def test_changes_of_a_complete_run_are_refused(
     whole: Callable[[tuple[str, ...]], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -412,15 +377,6 @@ def test_changes_of_a_complete_run_are_refused(
     assert train(resumed(out, "observe.project=other"), out, resume=True)["status"] == "finished"
     assert caplog.messages == [f"{out}: the run is complete; nothing is left to train"]
     assert contents(out) == before
-
-
-def test_a_live_run_is_not_resumed(half: Path) -> None:
-    before = contents(half)
-    with run_lock(half, resume=True):
-        for resume in (True, False):
-            with pytest.raises(ValueError, match=f"half: .*run .pid {os.getpid()} .*training there"):
-                train(resumed(half), half, resume=resume)
-    assert contents(half) == before
 
 
 def start(*arguments: str) -> Program:

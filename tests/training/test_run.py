@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.checkpoint import file as checkpoint_module
@@ -27,30 +26,11 @@ from hasten.observe.rundir import (
     RUN_YAML,
     SUMMARY_JSON,
 )
-from hasten.phantoms.organs import write_phantoms
 from hasten.training import loop, run
 from hasten.training.run import train
 from hasten.training.time_limit import TimeLimit
 from hasten.training.validate import CaseEvaluator, Rates, validate
 from tests.training.runs import assert_equal, assert_same_run, at_step, checkpoint, config_of, metrics
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("run")
-
-
-@pytest.fixture(scope="module")
-def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
-    return lambda *overrides: config_of(source, folder / "cache", *overrides)
-
-
-@pytest.fixture(scope="module")
-def finished(folder: Path, make: Callable[..., RunConfig]) -> tuple[Path, dict[str, Any]]:
-    """A run as it should be, and the summary that `train` returned."""
-    out = folder / "finished"
-    return out, train(make(), out)
 
 
 def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make: Callable[..., RunConfig]) -> None:
@@ -102,6 +82,7 @@ def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[s
     assert [record["step"] for record in metrics(out, "train")] == list(range(1, 15))
     validations = metrics(out, "validation")
     assert [record["step"] for record in validations] == [4, 8, 12, 14]
+    assert checkpoint(out, "last")["step"] == 14  # whatever the intervals
     assert all(list(record["dice_per_class"]) == ["spleen"] for record in validations)
     assert max(record["dice"] for record in validations) == checkpoint(out, "best")["dice"]
 
@@ -123,24 +104,6 @@ def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
     for engaged in summary["accelerators"].values():
         assert isinstance(engaged["on"], bool)
         assert engaged["reason"]
-
-
-def test_the_seconds_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
-    _, summary = finished
-    seconds = dict(summary["seconds"])
-    total = seconds.pop("total")
-    assert seconds.keys() >= {"prepare", "compile", "train", "validate", "checkpoint", "wait_for_data"}
-    assert all(value >= 0 for value in seconds.values())
-    assert all(seconds[name] > 0 for name in ("prepare", "train", "validate", "checkpoint", "wait_for_data"))
-    assert sum(seconds.values()) <= total
-
-
-def test_best_holds_what_prediction_needs(finished: tuple[Path, dict[str, Any]]) -> None:
-    best = checkpoint(finished[0], "best")
-    assert best["labels"] == {"0": "background", "1": "spleen"}
-    assert best["channels"] == ["CT"]
-    assert best["spatial_dims"] == 3
-    assert best["config"]["train"]["precision"] == "fp32"
 
 
 def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -200,21 +163,17 @@ def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
     assert 0 <= summary["best"]["value"] == checkpoint(tmp_path / "run", "best")["dice"] <= 1
 
 
-@pytest.mark.parametrize("seconds_a_voxel", [1e-12, 1.0])
 def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_voxel: float
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No mirror images, less overlap and fewer cases, at least one."""
-    rates = Rates(network_s=seconds_a_voxel, grid_s=0.0)
+    rates = Rates(network_s=1.0, grid_s=0.0)
     monkeypatch.setattr(CaseEvaluator, "_measured_rates", lambda self, network: rates)
-    limit = "train.max_seconds=1e9" if seconds_a_voxel < 1 else "train.max_seconds=2000"
-    config = make("train.steps=2", limit, "infer.flip_axes=[0]", "data.split.fraction=0.5")
     monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
-    summary = train(config, tmp_path / "run")
-    shorter = summary["accelerators"].get("shorter validation")
-    assert (shorter is not None) is (seconds_a_voxel == 1.0)
-    if shorter is not None:
-        assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
+    settings = ("train.steps=2", "train.max_seconds=2000", "infer.flip_axes=[0]", "data.split.fraction=0.5")
+    summary = train(make(*settings), tmp_path / "run")
+    reason = summary["accelerators"]["shorter validation"]["reason"]
+    assert reason.startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
 
 
@@ -253,12 +212,6 @@ def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
     assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
 
 
-def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    train(make("train.steps=5", "train.validate_every=3", "train.checkpoint_every=100"), tmp_path / "run")
-    assert checkpoint(tmp_path / "run", "last")["step"] == 5
-    assert [record["step"] for record in metrics(tmp_path / "run", "validation")] == [3, 5]
-
-
 def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.ndarray]) -> Path:
     """A copy of a data set whose label maps are what `keep` makes of them, by their number."""
     copy = Path(shutil.copytree(source, folder / "copy"))
@@ -273,7 +226,7 @@ BY_NUMBER = ("data.split.by=list", "data.split.validation=[phantom_000, phantom_
 
 @pytest.mark.parametrize(("empty", "message"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
 def test_a_split_without_a_labelled_voxel_ends_before_the_training(
-    folder: Path, make: Callable[..., RunConfig], tmp_path: Path, empty: range, message: str
+    make: Callable[..., RunConfig], tmp_path: Path, empty: range, message: str
 ) -> None:
     source = relabelled(tmp_path, Path(make().data.source), lambda number, label: label * (number not in empty))
     with pytest.raises(ValueError, match=rf"dataset.json: .*all {message} \(.*only the background"):
@@ -307,23 +260,6 @@ def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunCo
         train(make(), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", CHECKPOINTS}
-
-
-@pytest.mark.parametrize("existed", [False, True])
-def test_a_failed_start_can_be_repeated(tmp_path: Path, existed: bool) -> None:
-    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 24, 24), seed=3)
-    image = source / "imagesTr" / "phantom_001.nii.gz"
-    good = image.read_bytes()
-    image.write_bytes(good[:100])
-    out = tmp_path / "run"
-    if existed:
-        out.mkdir()
-    config = config_of(source, tmp_path / "cache", "train.steps=2")
-    with pytest.raises(ValueError, match=r"phantom_001\.nii\.gz"):
-        train(config, out)
-    assert out.exists() == existed
-    image.write_bytes(good)
-    assert train(config, out)["status"] == "finished"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
@@ -469,44 +405,3 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
         ("update", 2, "score"),
         ("stop",),
     ]
-
-
-def write_membranes(folder: Path, count: int) -> Path:
-    """Dark curves on a bright noisy ground, of several sizes, as 8-bit pictures."""
-    rng = np.random.default_rng(0)
-    for name in ("images", "labels"):
-        (folder / name).mkdir(parents=True)
-    for number in range(count):
-        height, width = 48 + 4 * (number % 2), 56
-        y, x = np.mgrid[:height, :width]
-        phase = rng.uniform(0, 6, 2)
-        wave = np.sin(x / 5 + phase[0]) + np.cos(y / 6 + phase[1])
-        label = (np.abs(wave) < 0.35).astype(np.uint8)
-        image = np.clip(170 - 110 * label + rng.normal(0, 12, label.shape), 0, 255).astype(np.uint8)
-        Image.fromarray(image).save(folder / "images" / f"slice_{number}.png")
-        Image.fromarray(label).save(folder / "labels" / f"slice_{number}.png")
-    (folder / "labels.json").write_text(json.dumps({"0": "inside", "1": "membrane"}))
-    return folder
-
-
-@pytest.mark.parametrize("channels_last", [pytest.param("false", marks=pytest.mark.slow), "true"])
-def test_pictures_train(tmp_path: Path, channels_last: str) -> None:
-    summary = train(
-        config_of(
-            write_membranes(tmp_path / "set", 6),
-            tmp_path / "cache",
-            "sample.patch=[1,32,32]",
-            "network.strides=[[1,2,2]]",
-            f"train.channels_last={channels_last}",
-            "train.steps=40",
-            "train.validate_every=20",
-            "train.learning_rate=0.02",
-            "network.dropout=0",
-        ),
-        tmp_path / "run",
-    )
-    assert summary["best"]["value"] > 0.7
-    best = checkpoint(tmp_path / "run", "best")
-    assert best["spatial_dims"] == 2
-    assert best["labels"] == {"0": "inside", "1": "membrane"}
-    assert all(value.ndim in (0, 1, 4) for value in best["weights"].values())

@@ -110,45 +110,44 @@ ELSEWHERE = "meta"
 """A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
 
 
-def test_on_a_cpu_half_of_a_batch_s_time_is_saved_and_compiling_is_to_pay_three_times(
-    tmp_path: Path, programs: Programs
+DECISIONS: dict[str, tuple[dict[str, Any], dict[str, Any], bool, str]] = {
+    "half of a batch's time is saved": ({"steps": 3500}, {}, False, "compiling is not tried: it would take about 60 s"),
+    "pays three times": ({"steps": 3700}, {}, True, ""),
+    "a busy machine": ({"steps": 100_000}, {"others": 1.0}, False, "other programs use 1.0 cores"),
+    "more than a tenth of the time": ({"steps": 100_000}, {"limit": 500.0}, False, "not tried"),
+    "less than a tenth of the time": ({"steps": 100_000}, {"limit": 1000.0}, True, ""),
+    "a short run": ({"device": ELSEWHERE, "steps": 100}, {}, False, "an eager batch takes 100 ms in 100 steps"),
+    "no faster": ({"device": ELSEWHERE, "steps": 100_000}, {"gain": 1.0}, False, "not certainly faster: same: 1.00"),
+    "fails": ({"device": ELSEWHERE, "steps": 100_000}, {"works": False}, False, "compiling failed: no compiler"),
+    "300 steps fit": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": 90.0, "step": 0.2}, False, "in 300 steps"),
+    "no step fits": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": -1.0, "step": 0.2}, False, ""),
+    "4000 steps fit": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": 1200.0, "step": 0.2}, True, ""),
+    "a GPU": ({"device": "cuda", "steps": 100_000}, {}, False, ""),
+}
+"""Of each: the run, the machine, whether the batch program is compiled, and a part of the reason."""
+
+
+@pytest.mark.parametrize(("run", "machine", "on", "why"), DECISIONS.values(), ids=DECISIONS)
+def test_a_batch_program_is_compiled_where_it_pays(
+    tmp_path: Path,
+    programs: Programs,
+    monkeypatch: pytest.MonkeyPatch,
+    run: dict[str, Any],
+    machine: dict[str, Any],
+    on: bool,
+    why: str,
 ) -> None:
-    _, program, engaged = choose_program(planned(tmp_path, steps=3500))
-    assert programs.made == [False]
-    assert not program.compiled
-    assert "in 3500 steps; compiling is not tried: it would take about 60 s and save about 175 s" in engaged.reason
-    programs.batches = 0
-    assert choose_program(planned(tmp_path, steps=3700))[1].compiled
-
-
-def test_nothing_is_compiled_for_times_of_a_busy_machine(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 1.0)
-    _, program, engaged = choose_program(planned(tmp_path, steps=100_000))
-    assert programs.made == [False]
-    assert not program.compiled
-    assert "other programs use 1.0 cores" in engaged.reason
-
-
-def test_nothing_is_compiled_beyond_a_tenth_of_the_time(tmp_path: Path, programs: Programs) -> None:
-    """Compiling takes about 60 s: of 500 s that is too much, whatever it saves, and of 1,000 s it is not."""
-    run = planned(tmp_path, steps=100_000)
-    assert not choose_program(run, experiments=limited_to(500.0))[1].compiled
-    assert programs.made == [False]
-    programs.batches = 0
-    assert choose_program(run, experiments=limited_to(1000.0))[1].compiled
-
-
-def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
-    run = planned(tmp_path, device=ELSEWHERE, steps=100)
-    result, program, engaged = choose_program(run)
-    assert programs.made == [False]
-    assert programs.batches == 3
-    assert not program.compiled
-    assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "an eager batch takes 100 ms in 100 steps" in engaged.reason
-    assert markers(tmp_path) == []
+    programs.works = machine.get("works", True)
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: machine.get("others", 0.0))
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(machine.get("gain", 2.0)))
+    limit = {"experiments": limited_to(machine["limit"])} if "limit" in machine else {}
+    step = {"step_seconds": machine["step"]} if "step" in machine else {}
+    result, program, engaged = choose_program(planned(tmp_path, **run), **limit, **step)
+    assert program.compiled == engaged.on == result.config.sample.compile == on
+    assert why in engaged.reason
+    assert bool(markers(tmp_path)) == on
+    tried = on or not machine.get("works", True) or machine.get("gain") == 1.0
+    assert programs.made == ([False, True] if tried else [False])
 
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
@@ -166,27 +165,6 @@ def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, 
     other = planned(tmp_path, device=ELSEWHERE, steps=400, sample={"noise_prob": 0.77})
     assert not choose_program(other)[1].compiled
     assert len(markers(tmp_path)) == 1
-
-
-def test_a_compiled_program_that_is_no_faster_is_left(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
-    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
-    assert programs.made == [False, True]
-    assert not program.compiled
-    assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "but it is not certainly faster: same: 1.00 times" in engaged.reason
-    assert markers(tmp_path) == []
-
-
-def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
-    programs.works = False
-    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
-    assert not program.compiled
-    assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "compiling failed: no compiler" in engaged.reason
-    assert markers(tmp_path) == []
 
 
 @pytest.mark.parametrize("compile", [False, True])
@@ -219,25 +197,6 @@ def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path
     assert programs.made == [False]
     assert not program.compiled
     assert "several processes" in engaged["compiled batch program"].reason
-
-
-def test_only_the_steps_that_fit_into_the_time_count(tmp_path: Path, programs: Programs) -> None:
-    """Of 0.3 s, of which a batch takes a third."""
-    run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
-    _, program, engaged = choose_program(run, experiments=limited_to(90.0), step_seconds=0.2)
-    assert programs.made == [False]
-    assert not program.compiled
-    assert "in 300 steps; compiling is not tried" in engaged.reason
-    programs.batches = 0
-    assert not choose_program(run, experiments=limited_to(-1.0), step_seconds=0.2)[1].compiled
-    programs.batches = 0
-    assert choose_program(run, experiments=limited_to(1200.0), step_seconds=0.2)[1].compiled
-
-
-def test_on_a_gpu_the_batch_program_is_compiled_where_that_is_set_alone(tmp_path: Path, programs: Programs) -> None:
-    run = planned(tmp_path, device="cuda", steps=100_000)
-    assert choose_program(run)[2].set_by == "default"
-    assert programs.made == [False]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -177,13 +177,6 @@ def test_a_clip_norm_of_0_does_not_clip() -> None:
     assert not torch.equal(weights[0], reference()[1][0])  # the clip of the other tests does clip
 
 
-def test_without_an_average_the_weights_are_the_same() -> None:
-    step = step_of(network_of(3), average=None)
-    losses, weights, _ = reference()
-    assert_same(run(step), losses)
-    assert_same(weights_of(step.update.weights), weights)
-
-
 def test_fp16_scales_its_gradients() -> None:
     """On a CPU too: the scaler's factor does not reach the weights."""
     step = step_of(network_of(3), precision="fp16", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
@@ -225,18 +218,6 @@ def test_the_network_gets_its_dimensions_and_memory_format(
     assert result.ndim == spatial_dims + 2
     assert result.is_contiguous(memory_format=form)
     assert torch.equal(result.reshape(image.shape), image)
-
-
-def seen_rates(step: TrainStep) -> Callable[[], list[float]]:
-    return lambda: [group["lr"] for group in step.update.optimizer.param_groups]
-
-
-def test_every_group_gets_the_rate_of_its_step() -> None:
-    step = step_of(network_of(3))
-    rates = seen_rates(step)
-    for index, (image, label) in enumerate(batches()):
-        step(image, label, index)
-        assert rates() == [step.update.schedule(index)] * 2
 
 
 class Plain(torch.optim.SGD):

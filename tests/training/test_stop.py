@@ -181,21 +181,3 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
             assert results[0]["step"] == [6, 12, 6, 6][number], number  # notes at 5, 8, 5, 3; seen `every` later
         asked = min(content["asked"] for content in results if content["asked"] is not None)
         assert asked < results[0]["step"] <= asked + 2 * scenario["every"] - 1, number
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("SIGTERM", 143),
-        pytest.param("SIGUSR1", 75, marks=pytest.mark.slow),
-        pytest.param("SIGINT", 130, marks=pytest.mark.slow),
-    ],
-)
-def test_a_process_alone(tmp_path: Path, name: str, code: int) -> None:
-    with started(tmp_path, 1, [{"every": 1, "sends": []}]) as [process]:
-        assert process.stdout.readline() == "running\n"
-        process.send_signal(getattr(signal, name))
-        assert finished([process]) == [code]
-    state = read_checkpoint(tmp_path / "0-0.pt")
-    assert state["step"] == state["asked"] >= 3
-    assert state["signal"] == name

@@ -133,12 +133,6 @@ def test_validations_take_a_small_share_or_a_half_where_a_target_waits_for_them(
     assert waiting.now <= 303
 
 
-def test_validations_that_fit_beside_the_whole_schedule_are_all_made() -> None:
-    run = Simulated(seconds=650.0, step_s=[0.2], validation_s=10.0)
-    run.run()
-    assert (run.steps, run.validations) == (STEPS, STEPS // EVERY)
-
-
 def test_no_time_to_train_is_an_error_that_says_where_it_went_and_how_much_is_enough() -> None:
     with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s.*Give at least 15 s"):
         Simulated(seconds=12.0).run()

@@ -129,19 +129,18 @@ def default_chain(
     """
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
-    dark, bright = sample.brightness_range
     alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
     return _chain(
         ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
         PhysicalAffine(
-            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
+            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG,
             zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
         ),
         *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
-        ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
-        Contrast(prob=sample.contrast_prob, contrast_range=sample.contrast_range, **alike),
-        Gamma(prob=sample.gamma_prob, gamma=sample.gamma_range, p_retain_stats=0.0, **alike),
-        GaussianNoise(prob=sample.noise_prob, std=sample.noise_std),
+        ScaleIntensity(prob=sample.brightness_prob, factors=(-0.25, 0.25)),
+        Contrast(prob=sample.contrast_prob, **alike),
+        Gamma(prob=sample.gamma_prob, gamma=(0.7, 1.5), p_retain_stats=0.0, **alike),
+        GaussianNoise(prob=sample.noise_prob, std=(0.0, 0.1)),
     )  # fmt: skip
 
 

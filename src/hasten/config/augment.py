@@ -12,8 +12,8 @@ from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 
 OF_DEFAULT = (
-    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "shear", "brightness_prob", "brightness_range",
-    "contrast_prob", "contrast_range", "gamma_prob", "gamma_range", "noise_prob", "noise_std",
+    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "brightness_prob", "contrast_prob", "gamma_prob",
+    "noise_prob",
 )  # fmt: skip
 """Fields of `sample` that are the strengths of the preset `default`."""
 ROTATE_DEG, SCALE_RANGE = (15.0, 15.0, 15.0), (0.85, 1.2)

@@ -1,12 +1,12 @@
-"""Range checks of a RunConfig that its types cannot express."""
+"""Checks of a RunConfig: the types and ranges of its fields, and the rules among them that no type can express."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-import reprlib
-from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator
+from typing import get_args
 
 from hasten.config.augment import augment_mistakes
 from hasten.config.intensity import window_mistakes
@@ -31,10 +31,7 @@ from hasten.config.schema import (
 from hasten.config.size import parse_duration, parse_size
 from hasten.config.url import is_url, shown
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
-
-_HIGHEST = 2**63 - 1
-"""Largest whole number that torch and numpy accept."""
-
+from hasten.config.validate import checked_as
 
 _DAY = 86_400
 _COARSEST = 10_000
@@ -42,7 +39,7 @@ _COARSEST = 10_000
 _SMALLEST = 0.01
 """Smallest zoom factor: a patch is cut from a region that is larger by its inverse, along each axis."""
 _STRONGEST = 1_000_000
-"""Largest factor, exponent or noise: what is larger leaves float16 and float32 at once."""
+"""Largest zoom factor."""
 
 
 def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
@@ -50,7 +47,8 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
 
     code_follows: network and loss, if they are not named, may still become code of the user's, for which `args` are.
     """
-    return [
+    ranges = [message for _, message in checked_as(RunConfig, as_lists(dataclasses.asdict(config)))[1]]
+    return ranges or [
         *_data(config.data),
         *_prepare(config.prepare),
         *_cache(config.cache),
@@ -58,7 +56,7 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
         *augment_mistakes(config.augment, config.sample, config.prepare),
         *_network(config.network, code_follows=code_follows),
         *_loss(config.loss, code_follows=code_follows),
-        *check_train(config.train, config.sample.batch_size),
+        *_train(config.train, config.sample.batch_size),
         *_fine_tuning(config),
         *_infer(config.infer),
         *check_observe(config.observe),
@@ -70,23 +68,14 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
 def _data(data: DataConfig) -> Iterator[str]:
     split = data.split
     at = "data.split"
-    if split.fraction is not None and not 0 < split.fraction < 1:
-        yield wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
-    if split.num_folds is not None and split.num_folds < 2:
-        yield wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
-    if split.fold is not None and split.fold < 0:
-        yield wrong(f"{at}.fold", "must be 0 or more", split.fold)
     if split.by not in ("list", None) and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
     if len(set(split.validation)) < len(split.validation):
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
         yield wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
-    yield from at_least(0, split, at, "seed")
     first, last = split.train_range
     if not 0 <= first < last <= 1:
         yield wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
-    if data.ignore is not None and data.ignore < 1:
-        yield wrong("data.ignore", "must be a label value of 1 or more, as 0 is the background", data.ignore)
     for name, members in (data.regions or {}).items():
         if data.ignore in members:
             yield f"data.ignore: {data.ignore} is in the region {name!r}; take it out there, or ignore another value"
@@ -107,7 +96,6 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
         rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
         yield wrong("prepare.spacing", rule, spacing)
     yield from window_mistakes(prepare)
-    yield from at_least(1, prepare, "prepare", "num_threads")
 
 
 def _cache(cache: CacheConfig) -> Iterator[str]:
@@ -120,50 +108,34 @@ def _cache(cache: CacheConfig) -> Iterator[str]:
         yield from check_size(f"cache.{name}", budget)
         if cache.home != "auto":
             yield f"cache.{name}: is used only with cache.home: auto (given: {cache.home}); leave one of them out"
-    yield from at_least(1, cache, "cache", "max_points")
 
 
 def _sample(sample: SampleConfig) -> Iterator[str]:
-    yield from at_least(1, sample, "sample", "patch", "batch_size")
-    probabilities = [
-        f"{name}_prob" for name in ("foreground", "flip", "affine", "brightness", "contrast", "gamma", "noise")
-    ]
-    yield from within(0, 1, sample, "sample", *probabilities)
-    yield from within(0, 180, sample, "sample", "rotate_deg")
-    yield from within(0, 10, sample, "sample", "shear")
     yield from _stages("sample.stages", sample.stages or (), last=1.0)
-    for name in ("scale_range", "gamma_range"):
-        yield from _ordered(sample, name, above_zero=True)
-    if sample.scale_range is not None and 0 < sample.scale_range[0] < _SMALLEST:
-        yield wrong("sample.scale_range", f"must be {_SMALLEST} or more", sample.scale_range)
-    for name in ("brightness_range", "contrast_range", "noise_std"):
-        yield from _ordered(sample, name, above_zero=False)
+    low, high = sample.scale_range or (1.0, 1.0)
+    if not _SMALLEST <= low <= high <= _STRONGEST:
+        rule = f"must be [low, high] with {_SMALLEST} <= low <= high <= {_STRONGEST}"
+        yield wrong("sample.scale_range", rule, (low, high))
 
 
 def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
     yield from name_mistakes(network, code_follows=code_follows)
     if is_own(network):
         return
-    yield from at_least(1, network, "network", "channels")
-    if network.blocks is not None and min(network.blocks, default=0) < 1:
-        yield wrong("network.blocks", "must be 1 or more at each level", network.blocks)
+    if network.blocks == ():
+        yield wrong("network.blocks", "must be 1 or more at each level", [])
     sides = [side for kernel in network.kernel_size or () for side in kernel]
     if network.kernel_size == () or any(side < 1 or side % 2 == 0 for side in sides):
         yield wrong("network.kernel_size", "must be odd numbers [D, H, W] for each level", network.kernel_size)
-    yield from within(0, 1000, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield wrong("network.channels", "must have 2 levels or more", channels)
     if strides == ():
         yield wrong("network.strides", "must have [D, H, W] for each level but the first", [])
-    elif strides is not None and any(step < 1 for stride in strides for step in stride):
-        yield wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
     if network.weights and is_url(network.weights):
         yield wrong("network.weights", "must be a local file or folder", shown(network.weights))
-    if not 0 <= network.dropout < 1:
-        yield wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 
 
 def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
@@ -182,36 +154,22 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
     for name in ("args", "digest"):
         if getattr(loss, name) and not (code_follows and loss.name == LossConfig().name and name == "args"):
             yield f"loss.{name}: is for a loss of your own, and loss.name={loss.name} is built in; leave it out"
-    yield from within(0, 100, loss, "loss", "gamma")
-    yield from at_least(0, loss, "loss", "alpha", "beta")
     if loss.alpha + loss.beta == 0:
         yield "loss.alpha, loss.beta: one of them must be above 0"
 
 
-def check_train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
-    yield from at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "poly_power")
-    yield from at_least(0, train, "train", "learning_rate_batch")
-    yield from within(1, 10**9, train, "train", "steps")
-    yield from at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")
+def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
     if batch_size is not None and train.accumulate > batch_size >= 1:
         yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
     yield from _stages("train.milestones", train.milestones, last=math.inf)
     yield from check_size("train.activations", train.activations, word="all")
     yield from _budget(train)
-    yield from above_zero(train, "train", "learning_rate", "max_seconds")
-    for name in ("warmup_fraction", "ema", "momentum", "validate_from"):
-        value = getattr(train, name)
-        if not 0 <= value < 1:
-            yield wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
-    if train.target is not None and not 0 < train.target <= 1:
-        yield wrong("train.target", "must be above 0 and at most 1", train.target)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
-        yield wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
-    for pattern, factor in train.lr_scale.items():
-        if not 0 < factor < math.inf:
-            yield wrong(
-                "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
-            )
+    yield from check_device(train.device)
+
+
+def check_device(device: str) -> Iterator[str]:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        yield wrong("train.device", "must be auto, cpu, cuda or cuda:N", device)
 
 
 def _budget(train: TrainConfig) -> Iterator[str]:
@@ -253,9 +211,6 @@ def check_observe(observe: ObserveConfig) -> Iterator[str]:
 
 
 def _distribute(distribute: DistributeConfig) -> Iterator[str]:
-    yield from at_least(1, distribute, "distribute", "micro_batches")
-    yield from at_least(0, distribute, "distribute", "parts", "exchange_every")
-    yield from above_zero(distribute, "distribute", "bucket_mb", "timeout_s")
     if distribute.exchange_every and not distribute.parts:
         yield "distribute.exchange_every: needs distribute.parts, as every process sees all cases without them"
     if distribute.strategy == "horovod" and distribute.gradients == "bf16":
@@ -263,11 +218,6 @@ def _distribute(distribute: DistributeConfig) -> Iterator[str]:
 
 
 def _infer(infer: InferConfig) -> Iterator[str]:
-    yield from at_least(1, infer, "infer", "patch", "batch_size")
-    if not 0 <= infer.overlap < 1:
-        yield wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
-    if not 0 <= infer.whole_up_to < math.inf:
-        yield wrong("infer.whole_up_to", "must be 0 or more", infer.whole_up_to)
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
         yield wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
 
@@ -290,22 +240,6 @@ def _stages(at: str, stages: Stages, *, last: float) -> Iterator[str]:
         yield wrong(at, f"must have factors {limit}", stages)
 
 
-def at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
-    for name in names:
-        value = getattr(section, name)
-        if value is not None and not all(low <= number < math.inf for number in _numbers(value)):
-            yield wrong(f"{at}.{name}", f"must be {low} or more", value)
-        elif value is not None and any(isinstance(each, int) and each > _HIGHEST for each in _numbers(value)):
-            yield wrong(f"{at}.{name}", f"must be at most {_HIGHEST}", reprlib.repr(value))
-
-
-def above_zero(section: Any, at: str, *names: str) -> Iterator[str]:
-    for name in names:
-        value = getattr(section, name)
-        if value is not None and not all(0 < number < math.inf for number in _numbers(value)):
-            yield wrong(f"{at}.{name}", "must be above 0", value)
-
-
 def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
     """word: what may be given in place of a size."""
     if text != word:
@@ -313,28 +247,6 @@ def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
             parse_size(text)
         except ValueError:
             yield wrong(at, f"must be a size with a unit, such as 8GiB or 500MB, or {word}", text)
-
-
-def within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:
-    for name in names:
-        value = getattr(section, name)
-        if value is not None and not all(low <= number <= high for number in _numbers(value)):
-            yield wrong(f"{at}.{name}", f"must be {low} to {high}", value)
-
-
-def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[str]:
-    """A range to draw from; low = high is a constant, which is allowed."""
-    if getattr(sample, name) is None:
-        return
-    low, high = getattr(sample, name)
-    floor = low > 0 if above_zero else low >= 0
-    if not (floor and low <= high <= _STRONGEST):
-        sign = "0 < low" if above_zero else "0 <= low"
-        yield wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high <= {_STRONGEST}", (low, high))
-
-
-def _numbers(value: Any) -> Sequence[float]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def wrong(at: str, rule: str, value: object) -> str:

@@ -48,7 +48,7 @@ def setting_sections(cls: type = RunConfig, at: str = "") -> Iterator[SettingSec
                 meaning=re.sub(r"\s+", " ", meanings.get(field.name, "")),
             )
             for field in dataclasses.fields(cls)
-            if field.name not in nested
+            if field.name not in nested and field.name != "digest"  # which a run sets by itself
         )  # fmt: skip
         yield SettingSection(name=at, about=about, settings=tuple(settings))
     for name, kind in nested.items():

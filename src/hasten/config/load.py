@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import logging
 import math
 import re
 import reprlib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -23,7 +22,7 @@ from hasten.config.patterns import as_lists
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
-from hasten.config.words import field_called
+from hasten.config.validate import checked_as, dotted, prefixes, sections, value_at
 from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
 from hasten.files import expanded
 
@@ -34,12 +33,6 @@ _MAX_LISTED = 10
 _FILES: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("network", "weights"))
 _CODE: tuple[Key, ...] = (("augment", "chain"), ("network", "name"), ("loss", "name"))
 _PATHS = (*_FILES, *_CODE)
-_PER_CHANNEL = {
-    "intensity": "'zscore', 'window' or 'none', or a list with one of them for each channel",
-    "window": "[low, high], or a list with that for each channel, null where it is not windowed",
-    "classes": "a list of names, as [background, nucleus], or a value for each name, as {nucleus: 255}",
-}
-"""Rules of fields that take several forms, most of them one value for all channels or a list with one for each."""
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> RunConfig:
@@ -169,12 +162,14 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
         mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
     _drop_empty_sections(root, settings)
     overridden: set[Key] = set()
-    patch = _get(settings, ("sample", "patch"))
+    patch = value_at(settings, ("sample", "patch"))
     for text in overrides:
         problem = _apply_override(text, settings, origins, overridden)
         if problem:
             mistakes.append(f"override '{_short(text)}': {problem}")
-    followed = patch is not None and _get(settings, ("infer", "patch")) == patch != _get(settings, ("sample", "patch"))
+    followed = patch is not None and value_at(settings, ("infer", "patch")) == patch != value_at(
+        settings, ("sample", "patch")
+    )
     if followed and ("infer", "patch") not in overridden:
         settings["infer"]["patch"] = None  # of a run that has been planned: the window follows the training patch
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
@@ -193,7 +188,7 @@ def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dic
     """Raise one ValueError with all mistakes, if any: finished messages first, then `located`, ordered by place."""
     order = list(origins)  # in the order of the file, then of the overrides
     in_order = sorted(
-        located, key=lambda item: next((order.index(at) for at in _prefixes(item[0]) if at in origins), len(order))
+        located, key=lambda item: next((order.index(at) for at in prefixes(item[0]) if at in origins), len(order))
     )
     lines = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
     if len(lines) == 1:
@@ -208,7 +203,7 @@ def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dic
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
     config, located = checked_as(RunConfig, _without_former(tree, where))
-    mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in located] or check_run(config)
+    mistakes = [f"{dotted(at)}: {message}" if at else message for at, message in located] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
     return config
@@ -233,37 +228,19 @@ def _absolute(text: str, folder: Path) -> str:
     return text if is_url(text) else str(Path.cwd() / folder / expanded(text))
 
 
-def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Every section's path and its fields' types, the root first."""
-    hints = typing.get_type_hints(cls)
-    types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    yield at, types
-    for name, kind in types.items():
-        # The type of an optional section is a union.
-        for each in (kind, *typing.get_args(kind)):
-            if isinstance(each, type) and dataclasses.is_dataclass(each):
-                yield from _sections(each, (*at, name))
-
-
 def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:
     """Replace null by {} in sections whose lines are all commented out: they mean the defaults."""
-    for at, _ in _sections(root):
+    for at, _ in sections(root):
         if at:
-            parent = _get(tree, at[:-1])
+            parent = value_at(tree, at[:-1])
             if isinstance(parent, dict) and at[-1] in parent and parent[at[-1]] is None:
                 parent[at[-1]] = {}
 
 
-def _get(tree: Any, at: Key) -> Any:
-    for name in at:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree
-
-
 def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
     """Write one override into `tree`; returns the problem, if there is one."""
-    dotted, equals, value_text = text.partition("=")
-    names = dotted.strip().split(".")
+    name_text, equals, value_text = text.partition("=")
+    names = name_text.strip().split(".")
     if not equals or not all(names):
         return "must read section.field=value"
     if not value_text.strip():
@@ -295,12 +272,19 @@ _FORMER_FIELDS = {
     ("cache", "shard_dirs"): [],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
+    ("distribute", "static_graph"): False,
     ("infer", "flip_below"): 1.0,
     ("infer", "size_spread"): 0.0,
     ("infer", "sums"): "fp32",
+    ("sample", "brightness_range"): [0.75, 1.25],
+    ("sample", "contrast_range"): [0.75, 1.25],
+    ("sample", "gamma_range"): [0.7, 1.5],
+    ("sample", "noise_std"): [0.0, 0.1],
+    ("sample", "shear"): 0.0,
     ("sample", "stage_voxels"): True,
     ("train", "compile_blocks"): False,
     ("train", "lookahead"): 0,
+    ("train", "poly_power"): 0.9,
     ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""
@@ -323,45 +307,6 @@ def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
     return kept
 
 
-def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:
-    """A tree as a dataclass, and every mistake of type or name with its path; a field with one is at its default.
-
-    under: path of the tree in the file, with which paths begin. All fields of `cls` must have defaults.
-    """
-    # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
-    from pydantic import TypeAdapter, ValidationError
-
-    adapter = TypeAdapter(cls)
-    mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
-    try:
-        return adapter.validate_python(tree, extra="forbid"), mistakes
-    except ValidationError as errors:
-        kinds = {(*under, *at, name): kind for at, types in _sections(cls) for name, kind in types.items()}
-        sound = copy.deepcopy(tree)
-        for error in errors.errors(include_url=False):
-            at = error["loc"]
-            field = next((path for path in _prefixes(at) if (*under, *path) in kinds), at)
-            if field[-1] in _PER_CHANNEL:  # pydantic has mistakes for each form that the value might have
-                at, error["type"], error["input"] = field, "per_channel", _get(tree, field)
-            key = (*under, *at[:-1], str(at[-1])) if error["type"] == "invalid_key" else (*under, *at)
-            message = _explain(error, (*under, *at), kinds)
-            if message not in dict(mistakes).values():  # pydantic names each value that a list lacks
-                mistakes.append((key, message))
-            _remove(sound, at)
-        return adapter.validate_python(sound, extra="forbid"), mistakes
-
-
-def _remove(tree: dict[Any, Any], at: Key) -> None:
-    """Remove the field at `at`, or the one that contains the list item at `at`."""
-    for name in at[:-1]:
-        if not isinstance(tree.get(name), dict):
-            tree.pop(name, None)
-            return
-        tree = tree[name]
-    for name in [name for name in tree if str(name) == str(at[-1])]:  # pydantic names the key null by its text
-        del tree[name]
-
-
 def _follows_from(message: str, mistakes: list[tuple[Key, str]]) -> bool:
     """Whether a range error concerns the default of a field whose value was invalid."""
     rule = message.partition(": ")[2].removesuffix(")").rpartition(" (given ")[0]
@@ -369,77 +314,7 @@ def _follows_from(message: str, mistakes: list[tuple[Key, str]]) -> bool:
     return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
 
 
-def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
-    """Rejects true and false for a number, which pydantic would convert to 1 and 0."""
-    for at, types in _sections(cls):
-        section = _get(tree, at)
-        for name, kind in types.items():
-            value = section.get(name) if isinstance(section, dict) else None
-            is_number = typing.get_origin(kind) is not tuple and {int, float} & {kind, *typing.get_args(kind)}
-            if isinstance(value, bool) and is_number:
-                yield (*at, name), f"{_dotted((*under, *at, name))}: must be a number (given {value})"
-
-
-def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
-    """A pydantic error in terms of the file: path, rule, the value, and the nearest valid name."""
-    dotted = _dotted(at)
-    value = reprlib.repr(error["input"])
-    match error["type"]:
-        case "unexpected_keyword_argument":
-            return f"{dotted}: no such field (given {value}){_nearest(at, kinds)}"
-        case "invalid_key":
-            return f"{_dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name; remove it"
-        case "missing":
-            field = kinds.get(tuple(name for name in at if isinstance(name, str)))
-            return f"{_dotted(at[:-1])}: must have {_length(field)} values (given {value})"
-        case "too_long":
-            return f"{dotted}: must have {error['ctx']['max_length']} values (given {value})"
-        case "dataclass_type":
-            first = next((_dotted(key) for key in kinds if key[:-1] == at), dotted)
-            return f"{dotted}: is a section (given {value}); set its fields, such as {first}"
-        case "literal_error" | "per_channel":
-            rule = _PER_CHANNEL[str(at[-1])] if error["type"] == "per_channel" else error["ctx"]["expected"]
-            similar = difflib.get_close_matches(str(error["input"]), rule.split("'")[1::2], n=1)
-            return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
-        case "string_type" if not isinstance(error["input"], (dict, list)):
-            return f"{dotted}: must be text (given {value}); put it in quotes"
-        case "value_error":
-            return f"{dotted}: {error['ctx']['error']}"
-    rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
-    return f"{dotted}: must be {rule} (given {value})"
-
-
-def _length(kind: Any) -> int:
-    """The length of the fixed-length tuple in a field's type; 0 if there is none."""
-    parts = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple and Ellipsis not in parts:
-        return len(parts)
-    return max(map(_length, parts), default=0)
-
-
-def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Suggests names: what other tools' word stands for, similar ones of the section, or the same name elsewhere."""
-    siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
-    known = field_called(str(at[-1]))
-    similar = [known] if known is not None and known in map(_dotted, names) else []
-    if not similar:
-        similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
-    if not similar:
-        similar = sorted(_dotted(key) for key in names if key[-1] == at[-1])
-    if similar:
-        return f"; did you mean {' or '.join(similar)}?"
-    return f"; valid here: {', '.join(siblings)}"
-
-
-def _dotted(at: Key) -> str:
-    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in at).removeprefix(".")
-
-
-def _prefixes(at: Key) -> Iterator[Key]:
-    return (at[:length] for length in range(len(at), 0, -1))
-
-
 def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:
     """The place where the longest known part of a path was written, as "place: ", or ""."""
-    origin = next((origins[key] for key in _prefixes(at) if key in origins), str(path) if path is not None else "")
+    origin = next((origins[key] for key in prefixes(at) if key in origins), str(path) if path is not None else "")
     return f"{origin}: " if origin else ""

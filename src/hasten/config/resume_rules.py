@@ -62,7 +62,7 @@ RUN_RULES: Rules = {
     "network.*": Rule("fixed", auto=True),
     "loss.digest": Rule("training", "the loss's source is another one", auto=True),
     "loss.*": Rule("training", "losses before and after can't be compared"),
-    **_rules("train", "learning_rate_batch schedule milestones poly_power warmup_fraction", _SCHEDULE),
+    **_rules("train", "learning_rate_batch schedule milestones warmup_fraction", _SCHEDULE),
     **_rules("train", "momentum weight_decay lr_scale head_steps", _IN_STATE),
     **_rules("train", "fp32_layers target clip_norm accumulate ema", _TRAINING),
     **_rules("train", "activations keep_checkpoints", _MACHINE),

@@ -9,11 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Interval, Le
 
 from hasten.config.size import Amount, Seconds
 
+HIGHEST = 2**63 - 1
+"""Largest whole number that torch and numpy accept."""
+Natural = Annotated[int, Ge(0), Le(HIGHEST)]
+Count = Annotated[int, Ge(1), Le(HIGHEST)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Part = Annotated[float, Interval(ge=0, lt=1)]
+"""A share that is not the whole."""
+NonNegative = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+Few = Annotated[int, Interval(ge=0, le=1000)]
+Angle = Annotated[float, Interval(ge=0, le=180)]
 Triple = tuple[int, int, int]
+Counts = tuple[Count, Count, Count]
 Spacing = tuple[float, float, float]
 Range = tuple[float, float]
 Stages = tuple[tuple[float, float], ...]
@@ -30,13 +44,13 @@ class SplitConfig:
     """`fraction`: a seeded draw; `fold`: cross-validation, by the folds that a list gives or else drawn; `list`: the
     ids in `validation`, or what the source holds out; `nnunet`: the folds of nnU-Net's splits_final.json, or without
     one those it would draw. None: what the other settings here ask for, else what the source says, else a fraction."""
-    fraction: float | None = None
+    fraction: Annotated[float, Interval(gt=0, lt=1)] | None = None
     """Share of the cases that is validated on (by: fraction); None: 0.2."""
-    seed: int = 0
+    seed: Natural = 0
     """Seed of the shuffle before a fraction or folds are cut."""
-    fold: int | None = None
+    fold: Natural | None = None
     """Which fold is validated on (by: fold or nnunet), 0-based unless a list numbers them; None: the first."""
-    num_folds: int | None = None
+    num_folds: Annotated[int, Ge(2)] | None = None
     """Number of folds (by: fold); None: those of the list, else 5."""
     validation: tuple[str, ...] = ()
     """Case ids that are validated on (by: list); empty for those that the source itself holds out."""
@@ -62,7 +76,7 @@ class DataConfig:
     """
     region_values: dict[str, int] | None = None
     """Label value that each region is painted with; None takes the one value of it that is in no later region."""
-    ignore: int | None = None
+    ignore: Count | None = None
     """Label value of voxels that no loss, metric or crop uses, as they are not annotated; None takes the source's."""
     split: SplitConfig = field(default_factory=SplitConfig)
 
@@ -85,7 +99,7 @@ class PrepareConfig:
     """Crop each case to the box of voxels above its minimum (air, background) before anything is stored."""
     dtype: Literal["float16", "float32"] = "float16"
     """How a prepared image is stored."""
-    num_threads: int | None = None
+    num_threads: Count | None = None
     """Threads that read and prepare; None takes the number of usable cores."""
 
 
@@ -103,7 +117,7 @@ class CacheConfig:
     """Host memory for prepared cases with home `auto`, such as 64GiB; `auto` takes half of what is free."""
     hash_content: bool = False
     """Tell files by the SHA-256 of their bytes too, for file systems whose times do not change with a file."""
-    max_points: int = 4096
+    max_points: Count = 4096
     """Foreground voxels remembered per case and class, to centre crops on."""
 
 
@@ -111,36 +125,31 @@ class CacheConfig:
 class SampleConfig:
     """Random crop, and the augmentation of `augment.preset: default`. `*_prob` is per sample."""
 
-    patch: Triple | None = None
+    patch: Counts | None = None
     """Size of a training patch (D, H, W) in voxels."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Patches in a step."""
     fit_batch: bool = False
     """Take the largest batch that fits into a GPU's memory, and scale the learning rate from `batch_size` to it."""
-    foreground_prob: float = 0.5
+    foreground_prob: Share = 0.5
     """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
-    flip_prob: Spacing | None = None
+    flip_prob: tuple[Share, Share, Share] | None = None
     """Probability of a flip along each axis (D, H, W)."""
-    affine_prob: float = 0.5
-    """Probability of rotation, scaling and shear, which are applied in one interpolation."""
-    rotate_deg: Spacing | None = None
+    affine_prob: Share = 0.5
+    """Probability of rotation and scaling, which are applied in one interpolation."""
+    rotate_deg: tuple[Angle, Angle, Angle] | None = None
     """Largest rotation about each axis in degrees, from U(-a, a); 2-D uses the first. None: 15; 30 in long budgets."""
     scale_range: Range | None = None
     """Zoom factor; above 1 enlarges the anatomy. None: 0.85 to 1.2, but 0.7 to 1.4 in long runs with `train.budget`."""
-    shear: float = 0.0
-    """Largest shear coefficient; drawn from U(-a, a)."""
-    brightness_prob: float = 0.15
-    brightness_range: Range = (0.75, 1.25)
-    """Factor that every voxel is multiplied by."""
-    contrast_prob: float = 0.15
-    contrast_range: Range = (0.75, 1.25)
-    """Factor about the patch mean; the result is clipped to the patch's own range."""
-    gamma_prob: float = 0.15
-    gamma_range: Range = (0.7, 1.5)
-    """Exponent on the patch scaled to 0..1 by its own range."""
-    noise_prob: float = 0.1
-    noise_std: Range = (0.0, 0.1)
-    """Standard deviation of Gaussian noise, drawn evenly from this range."""
+    brightness_prob: Share = 0.15
+    """Brightness: a factor in 0.75 to 1.25. Others by `augment.override={ScaleIntensity.factors: [-0.1, 0.1]}`."""
+    contrast_prob: Share = 0.15
+    """Contrast: a factor in 0.75 to 1.25 about the patch mean, the result clipped to the patch's own range. Others by
+    `Contrast.contrast_range` in `augment.override`."""
+    gamma_prob: Share = 0.15
+    """Gamma: an exponent in 0.7 to 1.5 on the patch scaled to 0..1 by its own range. Others by `Gamma.gamma`."""
+    noise_prob: Share = 0.1
+    """Gaussian noise, its standard deviation drawn evenly from 0 to 0.1. Others by `GaussianNoise.std`."""
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
@@ -181,13 +190,13 @@ class NetworkConfig:
     """SHA-256 of the source that `name` names; a run sets it, and resumes only with the same source."""
     divisor: Triple | None = None
     """What each side (D, H, W) of your own network's input must be a multiple of; None finds it by trying."""
-    channels: tuple[int, ...] | None = None
+    channels: tuple[Count, ...] | None = None
     """Feature channels per level, finest first."""
-    strides: tuple[Triple, ...] | None = None
+    strides: tuple[Counts, ...] | None = None
     """Stride (D, H, W) between neighbouring levels: one fewer than `channels`."""
-    num_res_units: int = 2
+    num_res_units: Few = 2
     """Residual units per level (unet); 0 is a plain network (unet, dynunet)."""
-    blocks: tuple[int, ...] | None = None
+    blocks: tuple[Count, ...] | None = None
     """Blocks per level, finest first: convolutions of plainconvunet, residual blocks of residualencoderunet, segresnet
     and segresnetds, MedNeXt blocks; None takes what the network's authors do."""
     kernel_size: tuple[Triple, ...] | None = None
@@ -195,8 +204,8 @@ class NetworkConfig:
     norm: Literal["instance", "batch"] = "instance"
     act: Activation | None = None
     """None takes the network's usual one."""
-    dropout: float = 0.0
-    deep_supervision: int = 0
+    dropout: Part = 0.0
+    deep_supervision: Few = 0
     """Coarser outputs that the loss looks at too while training."""
     weights: str | None = None
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
@@ -221,11 +230,11 @@ class LossConfig:
     """Whether the Dice term counts the background class."""
     batch: bool = True
     """Whether the Dice term sums over the batch before dividing (steadier with small patches)."""
-    gamma: float = 2.0
+    gamma: Annotated[float, Interval(ge=0, le=100)] = 2.0
     """Exponent of the focal losses: how little a voxel counts that is classified well already."""
-    alpha: float = 0.3
+    alpha: NonNegative = 0.3
     """Weight of false positives in the Tversky losses."""
-    beta: float = 0.7
+    beta: NonNegative = 0.7
     """Weight of false negatives in the Tversky losses."""
 
 
@@ -233,42 +242,40 @@ class LossConfig:
 class TrainConfig:
     """The step, its schedule and when to stop. None is decided from the data or measured on this machine."""
 
-    seed: int = 0
+    seed: Natural = 0
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     optimizer: OptimizerName = "muon"
     """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; the others are for everything."""
-    momentum: float = 0.9
+    momentum: Part = 0.9
     """Momentum of sgd and lars."""
-    steps: int | None = None
+    steps: Annotated[int, Interval(ge=1, le=10**9)] | None = None
     """Optimizer steps of the whole schedule."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """Peak learning rate of the schedule."""
-    learning_rate_batch: int = 0
+    learning_rate_batch: Natural = 0
     """Batch size that `learning_rate` is meant for: it is scaled by `sample.batch_size` over this; 0 is off."""
     schedule: Literal["one_cycle", "cosine", "poly", "step", "constant"] = "one_cycle"
     """Course of the learning rate after its linear warm-up."""
     milestones: Stages = ((0.5, 0.1), (0.75, 0.01))
     """Schedule `step`: from that share of the steps on, the peak times that factor."""
-    poly_power: float = 0.9
-    """Schedule `poly`: exponent of the remaining share."""
-    warmup_fraction: float = 0.05
+    warmup_fraction: Part = 0.05
     """Share of the steps in which the learning rate rises."""
-    weight_decay: float = 0.01
-    clip_norm: float = 12.0
+    weight_decay: NonNegative = 0.01
+    clip_norm: NonNegative = 12.0
     """Gradient norm is clipped to this; 0 does not clip."""
-    accumulate: int = 1
+    accumulate: Count = 1
     """Pieces of a batch that go through the network one by one before the update. If it does not divide `batch_size`,
     the last one is smaller; each counts by its samples. Several processes need batches that it divides."""
-    ema: float = 0.995
+    ema: Part = 0.995
     """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None
     """Autocast dtype, or tf32 multiplications on a GPU; None takes the fastest measured here."""
     freeze: tuple[str, ...] = ()
     """Patterns of parameter names (such as encoder.*) that are not trained; batch norms there keep their statistics."""
-    lr_scale: dict[str, float] = field(default_factory=dict)
+    lr_scale: dict[str, Positive] = field(default_factory=dict)
     """Factors of the learning rate, {pattern of parameter names: factor}; the first pattern that fits counts."""
-    head_steps: int = 0
+    head_steps: Natural = 0
     """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
     head: tuple[str, ...] | None = None
     """Patterns of what `head_steps` trains alone; None: what network.weights left as drawn, or else the last layer."""
@@ -285,21 +292,21 @@ class TrainConfig:
     """Replay the whole step as one CUDA graph; None does on a GPU where that is possible."""
     activations: Amount = "all"
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
-    validate_every: int | None = None
+    validate_every: Count | None = None
     """Steps between validations."""
-    validate_from: float = 0.0
+    validate_from: Part = 0.0
     """Share of the steps before the first validation: early ones take time and are rarely the best."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Count | None = None
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
-    keep_checkpoints: int = 1
+    keep_checkpoints: Count = 1
     """Checkpoints to resume from that are kept; older ones are removed."""
     metric: Literal["dice", "iou"] = "dice"
     """Metric for `target` and for the best checkpoint. Validation reports both."""
-    target: float | None = None
+    target: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     budget: Amount | None = None
     """`max_seconds` with a unit, such as 10min or 1h."""
-    max_seconds: Seconds | None = None
+    max_seconds: Annotated[Seconds, Gt(0)] | None = None
     """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps`
     is open, they also decide network, steps and augmentation, and alone end the run."""
 
@@ -308,14 +315,14 @@ class TrainConfig:
 class InferConfig:
     """Sliding-window inference, for validation and prediction."""
 
-    patch: Triple | None = None
+    patch: Counts | None = None
     """Window (D, H, W) in voxels; None takes the training patch."""
-    whole_up_to: float = 1.0
+    whole_up_to: NonNegative = 1.0
     """Predict volumes of up to this many windows in one pass, without a sliding window. Faster, but above 1 it cost 0.2
     to 4 points of Dice (docs/benchmarks.md): in training, the network never saw inputs that large."""
-    overlap: float = 0.5
+    overlap: Part = 0.5
     """Share of a window that overlaps its neighbour."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
@@ -349,31 +356,30 @@ class DistributeConfig:
     """`auto`: ddp where several processes were started, else single."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """`auto`: nccl on GPUs, gloo on CPUs."""
-    bucket_mb: float = 25.0
+    bucket_mb: Positive = 25.0
     """Gradients that travel together, in MiB (ddp, zero1): smaller ones overlap more, larger ones wait less often."""
     overlap: bool = True
     """Send a bucket as soon as it is full, beside the backward pass; false sends all of them after it (ddp, zero1)."""
-    static_graph: bool = False
-    """Promise that every step uses the same parameters (ddp, zero1)."""
     gradients: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type in which gradients travel (ddp, zero1, horovod, which knows no bf16)."""
     sync_norm: bool = False
     """Take the moments of batch norms over all processes."""
     sync_loss: bool = True
     """Add up the overlap counts of all processes if `loss.batch`, so that the loss is that of the whole batch."""
-    micro_batches: int = 4
+    micro_batches: Count = 4
     """Pieces of a batch that are under way in the stages at once (pipeline)."""
-    parts: int = 0
+    parts: Natural = 0
     """Parts of equal cost that the training cases are dealt into; a process keeps its own in memory. 0: each sees all.
     The samples of a run are decided by the number of parts, whatever number of processes shares them."""
-    exchange_every: int = 0
+    exchange_every: Natural = 0
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
-    timeout_s: Seconds = 600.0
+    timeout_s: Annotated[Seconds, Gt(0)] = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"allow_inf_nan": False}
     kind: ClassVar[Literal["segmentation"]] = "segmentation"
     data: DataConfig = field(default_factory=DataConfig)
     prepare: PrepareConfig = field(default_factory=PrepareConfig)

@@ -11,7 +11,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
-from hasten.config.schema import RunConfig
 from hasten.distribute.consensus import run_on_all_ranks
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
@@ -40,15 +39,6 @@ class Ddp(Strategy):
     _network: nn.Module | None = None
     _checked_unused = False
 
-    def mistakes(self, config: RunConfig) -> list[str]:
-        """torch's reducer can't skip the first exchange of a graph that is declared static."""
-        if config.distribute.static_graph and config.train.accumulate > 1:
-            return [
-                f"distribute.static_graph: can't be promised with train.accumulate={config.train.accumulate}, as only "
-                "the last piece of a batch exchanges gradients; set one of them back"
-            ]
-        return []
-
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         if self.config.sync_norm:
             network = sync_batch_norm(network)
@@ -66,7 +56,6 @@ class Ddp(Strategy):
             # A bucket that never fills is sent after the backward pass.
             bucket_cap_mb=config.bucket_mb if config.overlap else _ONE_BUCKET_MB,
             gradient_as_bucket_view=True,
-            static_graph=config.static_graph,
             # `place` has already broadcast the weights.
             init_sync=False,
             **options,
@@ -85,7 +74,7 @@ class Ddp(Strategy):
         Raises ValueError, on one rank, naming parameters without a gradient. torch would report it at the next step, by
         number, when the ranks have already diverged.
         """
-        if not self._checked_unused and self._network is not None and not self.config.static_graph:
+        if not self._checked_unused and self._network is not None:
             self._checked_unused = True
             network = self._network
             run_on_all_ranks(self.world, lambda: _require_used(network))
@@ -126,5 +115,5 @@ def _require_used(network: nn.Module) -> None:
         raise ValueError(
             f"distribute.strategy=ddp: the loss does not depend on {first_few(unused, _NAMED)}, whose gradients "
             "the other processes would wait for; leave unused layers out of the network or switch off their "
-            "requires_grad, or set distribute.static_graph=true if every step leaves out the same"
+            "requires_grad"
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -91,5 +89,11 @@ def build_schedule(config: PlannedTrain, steps: int, batch_size: int) -> Schedul
     peak, first, reference = config.learning_rate, FIRST, config.learning_rate_batch
     if reference > 0:
         peak, first = scaled_rate(peak, batch_size, reference), warmup_start(batch_size, reference)
-    options: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
-    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **options)
+    return Schedule(
+        steps=steps,
+        peak=peak,
+        kind=config.schedule,
+        milestones=config.milestones,
+        warmup_fraction=config.warmup_fraction,
+        first=first,
+    )

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
+from annotated_types import Gt, Interval
 
-from hasten.config.check import above_zero, at_least, check_observe, check_size, check_train, within, wrong
+from hasten.config.check import check_device, check_observe, check_size, wrong
 from hasten.config.load import load_as
 from hasten.config.resume_rules import RUN_RULES, Rule, Rules
-from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
+from hasten.config.schema import (
+    Count,
+    Natural,
+    NonNegative,
+    ObserveConfig,
+    OptimizerName,
+    Part,
+    Positive,
+    Range,
+    Share,
+)
 from hasten.config.settled import fields_of
 from hasten.config.size import Amount, Seconds
 from hasten.config.yaml_file import load_yaml
@@ -27,11 +38,11 @@ class SlidesConfig:
 
     source: str = ""
     """A folder with slides/ and masks/, or a CSV or JSON list of slide, mask and split."""
-    fraction: float = 0.25
+    fraction: Annotated[float, Interval(gt=0, le=0.5)] = 0.25
     """Share of the slides that is validated on, where the list has no split."""
     backend: Literal["auto", "cucim", "tifffile", "openslide"] = "auto"
     """What reads slides; `auto` takes the fastest that is installed and can read the file."""
-    mpp: float | None = None
+    mpp: Positive | None = None
     """Micrometres that a pixel of level 0 is long, for slides that do not say so themselves."""
 
 
@@ -41,27 +52,27 @@ class TilesConfig:
 
     level: int | None = None
     """The level that tiles are read from; None takes `mpp`, or level 0."""
-    mpp: float | None = None
+    mpp: Positive | None = None
     """Micrometres per pixel of that level, instead of its number."""
-    size: int = 224
+    size: Count = 224
     """Sides of a tile."""
-    stride: int | None = None
+    stride: Count | None = None
     """Pixels between training tiles; None takes `size`."""
-    tissue_downsample: float = 32.0
+    tissue_downsample: Positive = 32.0
     """Tissue is looked for on the coarsest level that is no coarser than this."""
     min_tissue_pixels: int = 16
     """Specks of tissue of fewer pixels of that level are left out."""
-    min_tissue: float = 0.1
+    min_tissue: Share = 0.1
     """Share of a cell that must be tissue."""
-    lesion_share: float = 0.1
+    lesion_share: Share = 0.1
     """A tile is positive if a lesion covers this share of its middle (half as long as it); negative if it has none."""
-    per_slide: int = 2000
+    per_slide: Count = 2000
     """Tiles of each class that are taken from a slide at most, drawn by the seed."""
     home: Literal["auto", "ram", "file"] = "auto"
     """Place of the training tiles; `auto` takes memory up to `ram`, else a file in the cache folder."""
     ram: Amount = "auto"
     """Memory for tiles, such as 64GiB; `auto` takes half of what is free."""
-    num_threads: int | None = None
+    num_threads: Count | None = None
     """Threads that read slides; None takes the number of usable cores."""
 
 
@@ -73,10 +84,10 @@ class ColourConfig:
     contrast: float = 0.75
     saturation: float = 0.25
     hue: float = 0.04
-    flip_prob: float = 0.5
+    flip_prob: Share = 0.5
     """Probability of a flip along each axis."""
-    rotate90_prob: float = 0.75
-    zoom_prob: float = 0.5
+    rotate90_prob: Share = 0.75
+    zoom_prob: Share = 0.5
     zoom_range: Range = (0.9, 1.1)
     compile: bool = False
     """Compile it: on a GPU the whole, on a CPU its costly steps."""
@@ -86,7 +97,7 @@ class ColourConfig:
 class ClassifierConfig:
     """A ResNet-18."""
 
-    width: int = 64
+    width: Count = 64
     """Feature channels of the first of its four stages; each further one has twice as many."""
 
 
@@ -94,27 +105,27 @@ class ClassifierConfig:
 class FitConfig:
     """The training. None is decided from the data or measured on this machine."""
 
-    seed: int = 0
+    seed: Natural = 0
     device: str = "auto"
-    epochs: float = 10.0
+    epochs: Positive = 10.0
     """Passes over the tiles, the rarer class repeated until both are as many."""
-    steps: int | None = None
+    steps: Annotated[int, Interval(ge=1, le=10**9)] | None = None
     """Optimizer steps, instead of `epochs`."""
-    batch_size: int = 64
+    batch_size: Count = 64
     optimizer: OptimizerName = "adamw"
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup_fraction: float = 0.1
-    clip_norm: float = 12.0
-    ema: float = 0.99
+    learning_rate: Positive = 1e-3
+    weight_decay: NonNegative = 0.01
+    warmup_fraction: Part = 0.1
+    clip_norm: NonNegative = 12.0
+    ema: Part = 0.99
     """Largest decay of the moving average of the weights, which validation and prediction use; 0 turns it off."""
     precision: Precision | None = None
     channels_last: bool | None = None
-    validate_every: int | None = None
+    validate_every: Count | None = None
     """Steps between validations on tiles; None takes an epoch."""
-    target: float | None = None
+    target: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Stop when the area under the ROC curve of validation tiles reaches this."""
-    max_seconds: Seconds | None = None
+    max_seconds: Annotated[Seconds, Gt(0)] | None = None
     """Seconds that the whole run may take, heat maps included; the schedule ends in them."""
 
 
@@ -122,20 +133,20 @@ class FitConfig:
 class DetectConfig:
     """Detections from heat maps, and what counts as a lesion."""
 
-    stride: int | None = None
+    stride: Count | None = None
     """Pixels between values of a heat map, on the level of the tiles; None takes half a tile."""
-    batch_size: int = 256
-    threshold: float = 0.5
+    batch_size: Count = 256
+    threshold: Share = 0.5
     """Detections are above this."""
-    box: int = 48
+    box: Count = 48
     """Side, in values of the heat map, of the square around a detection in which there is no other."""
-    mask_downsample: float = 32.0
+    mask_downsample: Positive = 32.0
     """Lesions are compared on the coarsest level that is no coarser than this."""
     grow_um: float = 75.0
     """Lesions closer to each other than this are one (Camelyon: 75 um)."""
     itc_um: float = 200.0
     """Lesions shorter than this are isolated tumour cells, which do not count (Camelyon: 200 um)."""
-    rates: tuple[float, ...] = RATES
+    rates: tuple[NonNegative, ...] = RATES
     """False positives per slide at which the sensitivity is taken."""
 
 
@@ -143,6 +154,7 @@ class DetectConfig:
 class DetectionConfig:
     """The settings of a run on slides."""
 
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"allow_inf_nan": False}
     kind: Literal["detection"] = "detection"
     data: SlidesConfig = field(default_factory=SlidesConfig)
     tiles: TilesConfig = field(default_factory=TilesConfig)
@@ -205,26 +217,12 @@ def check_slides(config: DetectionConfig) -> list[str]:
 
 
 def _mistakes(config: DetectionConfig) -> Iterator[str]:
-    data, tiles, augment, train, detect = config.data, config.tiles, config.augment, config.train, config.detect
-    if not 0 < data.fraction <= 0.5:
-        yield wrong("data.fraction", "must be above 0, up to 0.5", data.fraction)
-    yield from above_zero(data, "data", "mpp")
-    yield from at_least(1, tiles, "tiles", "size", "stride", "per_slide", "num_threads")
-    yield from above_zero(tiles, "tiles", "mpp", "tissue_downsample")
-    yield from within(0, 1, tiles, "tiles", "min_tissue", "lesion_share")
+    tiles = config.tiles
     if tiles.level is not None and tiles.mpp is not None:
         yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
     yield from check_size("tiles.ram", tiles.ram)
-    yield from within(0, 1, augment, "augment", "flip_prob", "rotate90_prob", "zoom_prob")
-    yield from at_least(1, config.network, "network", "width")
-    yield from at_least(1, train, "train", "batch_size")
-    yield from above_zero(train, "train", "epochs")
-    yield from check_train(TrainConfig(**shared_settings(train)), None)
-    yield from at_least(1, detect, "detect", "stride", "batch_size", "box")
-    yield from above_zero(detect, "detect", "mask_downsample")
-    yield from within(0, 1, detect, "detect", "threshold")
-    yield from at_least(0, detect, "detect", "rates")
-    if not detect.rates:
+    yield from check_device(config.train.device)
+    if not config.detect.rates:
         yield wrong("detect.rates", "must be numbers of 0 or more", [])
     yield from check_observe(config.observe)
 

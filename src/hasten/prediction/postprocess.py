@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from hasten.config.load import checked_as
+from hasten.config.validate import checked_as
 from hasten.config.yaml_file import read_document
 from hasten.files import replacing
 from hasten.observe.folds import POSTPROCESSING_YAML, is_cross_validation

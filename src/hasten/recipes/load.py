@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hasten.config.check import above_zero, at_least, check_run, wrong
-from hasten.config.load import checked_as, range_mistakes, refuse
+from hasten.config.check import check_run
+from hasten.config.load import range_mistakes, refuse
 from hasten.config.schema import RunConfig
+from hasten.config.validate import checked_as
 from hasten.config.yaml_file import Key, read_document
 from hasten.files import expanded
-from hasten.recipes.recipe import Recipe, TwinSettings
+from hasten.recipes.recipe import Recipe
 
 _FOLDER = Path(__file__).parent
 _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
@@ -119,19 +120,6 @@ def _field_mistakes(recipe: Recipe) -> Iterator[str]:
         yield f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
     if recipe.kind == "segmentation" and len(recipe.labels) < 2:
         yield "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
-    targets, counts = {"target": recipe.target}, {"validation_last": recipe.validation_last}
-    for name in ("twin", "reduced"):
-        twin: TwinSettings | None = getattr(recipe, name)
-        if twin is not None:
-            targets[f"{name}.target"], counts[f"{name}.validation_last"] = twin.target, recipe.last_of(twin)
-            yield from at_least(1, twin, name, "cases", "shape")
-            yield from above_zero(twin, name, "spacing")
-    for at, target in targets.items():
-        if target is not None and not 0 < target <= 1:
-            yield wrong(at, "must be above 0 and at most 1", target)
-    for at, last in counts.items():
-        if last < 0:
-            yield wrong(at, "must be 0 or more", last)
 
 
 def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from hasten.config.schema import Spacing, Triple
+from annotated_types import Interval
 
+from hasten.config.schema import Count, Counts, Natural, Positive, Triple
+
+Target = Annotated[float, Interval(gt=0, le=1)]
 Maker = Literal["ct", "tumours", "hippocampi", "cells", "spheres", "slides"]
 
 
@@ -51,19 +54,19 @@ class TwinSettings:
     """Kind of phantom: `ct` abdomens with a spleen, `tumours` in brain MR of 4 channels, `hippocampi`, 2-D pictures of
     `cells`, `spheres` as in MONAI's tests, whole `slides`.
     """
-    cases: int = 16
-    shape: Triple | None = None
+    cases: Count = 16
+    shape: Counts | None = None
     """(D, H, W) in voxels, and for pictures (1, H, W)."""
-    spacing: Spacing = (1.0, 1.0, 1.0)
+    spacing: tuple[Positive, Positive, Positive] = (1.0, 1.0, 1.0)
     """(D, H, W) in mm."""
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     """What only these phantoms have."""
     run: dict[str, Any] = field(default_factory=dict)
     """Settings as in a run's YAML that differ from the recipe's."""
-    validation_last: int | None = None
+    validation_last: Natural | None = None
     """None is the recipe's."""
-    target: float | None = None
+    target: Target | None = None
     """None is the recipe's."""
     peer: PeerSettings | None = None
     """None is the recipe's."""
@@ -73,6 +76,7 @@ class TwinSettings:
 class Recipe:
     """A task. Space is (D, H, W) everywhere."""
 
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"allow_inf_nan": False}
     name: str = ""
     title: str = ""
     kind: Literal["segmentation", "detection"] = "segmentation"
@@ -80,10 +84,10 @@ class Recipe:
     """Name of the public data set (`hasten.cases.public`); empty where there is none."""
     labels: dict[int, str] = field(default_factory=dict)
     """Label value to class name; the data may hold no other values."""
-    validation_last: int = 0
+    validation_last: Natural = 0
     """The validation cases are this many of the last ones, by sorted ids; 0 leaves it to run.data.split."""
     metric: str = "dice"
-    target: float | None = None
+    target: Target | None = None
     """The metric's value that a run stops at."""
     run: dict[str, Any] = field(default_factory=dict)
     """Settings as in a run's YAML; of a detection recipe those of `hasten.pathology`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -23,59 +22,32 @@ def scaler_for(device: torch.device, precision: str) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
-_LOCK = threading.Lock()
-_BLOCKS: list[tuple[object, str]] = []
-"""The open blocks of `tensor_cores` in all threads, and the precision of each: torch's switches are the process's."""
-_BEFORE: list[tuple[Any, str, Any]] = []
-"""Torch's switches (object, attribute, value) as they were before the first of these blocks."""
-
-
 @contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     """Run float32 multiplications on a GPU as TF32 (10 bits) inside the block, or as float32 if `precision` is fp32.
 
-    Under autocast what is left in float32 (losses, norms, optimizers that multiply) keeps torch's own setting. Blocks
-    may overlap in several threads, as a step and a validation beside it do: the last one that was opened counts, and
-    torch's setting returns with the end of the last one.
+    Under autocast what is left in float32 (losses, norms, optimizers that multiply) keeps torch's own setting.
     """
     if device.type != "cuda" or precision not in ("fp32", "tf32"):
         yield
         return
-    block = object(), precision
-    with _LOCK:
-        if not _BLOCKS:
-            _BEFORE[:] = _switches()
-        _BLOCKS.append(block)
-        _switch(precision)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _BLOCKS.remove(block)
-            if _BLOCKS:
-                _switch(_BLOCKS[-1][1])
-            else:
-                for place, name, value in _BEFORE:
-                    setattr(place, name, value)
-
-
-def _switches() -> list[tuple[Any, str, Any]]:
-    """Torch's switches, the older ones first: setting these changes the newer ones."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # torch has an older switch, too. Inductor reads both, and reading the older one raises where they differ.
+    older: list[Any] = [matmul, cudnn]
     newer: list[Any] = [matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
     before = [place.fp32_precision for place in newer]
-    return [
-        (matmul, "allow_tf32", _allows_tf32(matmul, before[0])),
-        (cudnn, "allow_tf32", _allows_tf32(cudnn, before[1])),
-        *((place, "fp32_precision", value) for place, value in zip(newer, before, strict=True)),
-    ]
-
-
-def _switch(precision: str) -> None:
-    # torch has an older switch, too. Inductor reads both, and reading the older one raises where they differ.
-    for place, name, _ in _BEFORE:
-        older = name == "allow_tf32"
-        setattr(place, name, precision == "tf32" if older else "tf32" if precision == "tf32" else "ieee")
+    older_before = [_allows_tf32(matmul, before[0]), _allows_tf32(cudnn, before[1])]
+    try:
+        for place in older:
+            place.allow_tf32 = precision == "tf32"
+        for place in newer:
+            place.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        yield
+    finally:
+        for place, value in zip(older, older_before, strict=True):
+            place.allow_tf32 = value
+        for place, value in zip(newer, before, strict=True):
+            place.fp32_precision = value
 
 
 def _allows_tf32(place: Any, newer: str) -> bool:

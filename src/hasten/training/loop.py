@@ -46,8 +46,7 @@ _STUCK = 10
 _STOP_EVERY = 8
 """Steps between checks whether another rank was asked to stop."""
 _SUSPECTS = (
-    ("train", "weight_decay"), ("train", "milestones"), ("sample", "brightness_range"), ("sample", "noise_std"),
-    ("prepare", "window"),
+    ("train", "weight_decay"), ("train", "milestones"), ("augment", "override"), ("prepare", "window"),
 )  # fmt: skip
 """Settings, by section, with which a loss is nan where a value is far off."""
 

@@ -1,153 +1,20 @@
-"""MONAI's and ignite's handlers, unchanged: each does with Hasten's workflows what it does with MONAI's."""
+"""SmartCacheHandler moves the window of a SmartCacheDataset as MONAI's handler does."""
 
 from __future__ import annotations
 
-import io
-import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import ModelCheckpoint, ProgressBar
-from ignite.metrics import RunningAverage
-from monai.engines import SupervisedEvaluator as MonaiEvaluator
-from monai.engines import SupervisedTrainer as MonaiTrainer
-from monai.handlers import (
-    CheckpointLoader,
-    CheckpointSaver,
-    EarlyStopHandler,
-    MeanDice,
-    StatsHandler,
-    ValidationHandler,
-    from_engine,
-)
 from monai.handlers import SmartCacheHandler as MonaiSmartCacheHandler
-from monai.transforms import AsDiscreted, Compose
+from monai.transforms import Compose
 from torch.utils.data import DataLoader
 
 from hasten.monai.smart import SmartCacheDataset
-from hasten.monai.workflow import SmartCacheHandler, SupervisedEvaluator, SupervisedTrainer
-from tests.monai.workflow.parts import batches, difference, loss, network, snapshot
-
-KINDS = [(MonaiTrainer, MonaiEvaluator), (SupervisedTrainer, SupervisedEvaluator)]
-POST = Compose([AsDiscreted(keys=["pred", "label"], argmax=[True, False], to_onehot=2)])
-LOSS = from_engine(["loss"], first=True)
-
-
-class Setting:
-    """A trainer and an evaluator of one kind, before their handlers are known."""
-
-    def __init__(self, kinds: tuple[Any, Any]) -> None:
-        self.kinds, self.network = kinds, network()
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.05)
-
-    def trainer(self, handlers: list[Any], *, epochs: int = 2, data: Any = None, **settings: Any) -> Any:
-        data = batches() if data is None else data
-        return self.kinds[0](
-            "cpu", epochs, data, self.network, self.optimizer, loss, train_handlers=handlers, **settings
-        )
-
-    def evaluator(self, handlers: list[Any]) -> Any:
-        metric = MeanDice(include_background=False, output_transform=from_engine(["pred", "label"]))
-        return self.kinds[1](
-            "cpu", batches(2), self.network, postprocessing=POST, key_val_metric={"val_mean_dice": metric},
-            val_handlers=handlers,
-        )  # fmt: skip
-
-
-def both(use: Callable[[Setting, Path], Any], folder: Path) -> Any:
-    """What `use` returns, which must be the same with either kind."""
-    results = []
-    for number, kinds in enumerate(KINDS):
-        (folder / str(number)).mkdir()
-        results.append(snapshot(use(Setting(kinds), folder / str(number))))
-    assert difference(*results) is None
-    return results[1]
-
-
-def test_stats_handler_logs_the_same_lines(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        text = io.StringIO()
-        logger = logging.getLogger(f"stats.{folder}")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(logging.StreamHandler(text))
-        stats = [
-            StatsHandler(name=logger.name, tag_name="train_loss", output_transform=LOSS),
-            StatsHandler(name=logger.name, tag_name="all", output_transform=lambda output: {"a": output[1]["loss"]}),
-        ]
-        evaluator = setting.evaluator([StatsHandler(name=logger.name, output_transform=lambda output: None)])
-        setting.trainer([ValidationHandler(1, evaluator), *stats]).run()
-        return text.getvalue()
-
-    lines = both(use, tmp_path).splitlines()
-    assert sum("train_loss: " in line for line in lines) == 8
-    assert sum("val_mean_dice: " in line for line in lines) == 2
-
-
-def test_checkpoints_hold_the_same_and_a_loaded_one_goes_on(tmp_path: Path) -> None:
-    def contents(setting: Setting, trainer: Any) -> dict[str, Any]:
-        return {"net": setting.network, "opt": setting.optimizer, "trainer": trainer}
-
-    def use(setting: Setting, folder: Path) -> Any:
-        trainer = setting.trainer([])
-        CheckpointSaver(str(folder), contents(setting, trainer), save_interval=1, save_final=True).attach(trainer)
-        trainer.run()
-        names = sorted(path.name for path in folder.glob("*.pt"))
-        saved = [torch.load(folder / name, weights_only=True) for name in names]
-        again = Setting(setting.kinds)
-        other = again.trainer([], epochs=4)
-        CheckpointLoader(str(folder / "checkpoint_epoch=2.pt"), contents(again, other)).attach(other)
-        other.run()
-        whole = Setting(setting.kinds)
-        whole.trainer([], epochs=4).run()
-        assert difference(snapshot(again.network.state_dict()), snapshot(whole.network.state_dict())) is None
-        return names, saved, other.state.iteration
-
-    names, _, iteration = both(use, tmp_path)
-    assert names == ["checkpoint_epoch=1.pt", "checkpoint_epoch=2.pt", "checkpoint_final_iteration=8.pt"]
-    assert iteration == 16
-
-
-def test_validation_early_stop_and_the_best_checkpoint(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        stop = EarlyStopHandler(patience=1, score_function=lambda engine: -engine.state.epoch)
-        saver = CheckpointSaver(str(folder), {"net": setting.network}, save_key_metric=True)
-        evaluator = setting.evaluator([saver, stop])
-        trainer = setting.trainer([ValidationHandler(1, evaluator, exec_at_start=True)], epochs=9)
-        stop.set_trainer(trainer)
-        trainer.run()
-        saved = {path.name: torch.load(path, weights_only=True) for path in folder.glob("*.pt")}
-        return saved, trainer.state.epoch, evaluator.state.best_metric, evaluator.state.metric_details
-
-    saved, epoch, best, _ = both(use, tmp_path)
-    assert list(saved) == [f"net_key_metric={best:.4f}.pt"]
-    assert epoch < 9
-
-
-def test_ignites_own_handlers(tmp_path: Path) -> None:
-    pytest.importorskip("tqdm")
-
-    def use(setting: Setting, folder: Path) -> Any:
-        trainer = setting.trainer([])
-        RunningAverage(output_transform=LOSS).attach(trainer, "average")
-        text = io.StringIO()
-        ProgressBar(file=text, bar_format="{n_fmt}/{total_fmt}{postfix}", mininterval=0).attach(
-            trainer, metric_names=["average"], output_transform=lambda output: {"loss": output[0]["loss"]}
-        )
-        saver = ModelCheckpoint(str(folder), "net", n_saved=None, require_empty=False)
-        trainer.add_event_handler(Events.ITERATION_COMPLETED(every=3), saver, {"model": setting.network})
-        trainer.run()
-        saved = {path.name: torch.load(path, weights_only=True) for path in sorted(folder.glob("*.pt"))}
-        return text.getvalue().replace("\r", "\n"), saved, trainer.state.metrics
-
-    text, saved, _ = both(use, tmp_path)
-    assert "average=" in text
-    assert "loss=" in text
-    assert list(saved) == ["net_model_3.pt", "net_model_6.pt"]
+from hasten.monai.workflow import SmartCacheHandler, SupervisedTrainer
+from tests.monai.workflow.parts import loss, network
 
 
 class Row:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from monai.data import MetaTensor
 from monai.engines.utils import IterationEvents
 from torch import nn
 
@@ -59,24 +58,6 @@ def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
     evaluator.run()
     with torch.no_grad():
         assert torch.allclose(evaluator.state.output["pred"], average.eval()(batches()[-1]["image"]), atol=1e-5)
-
-
-def test_a_step_that_is_not_finite_is_left_out_where_asked_for() -> None:
-    data = batches()
-    data[1] = {**data[1], "image": data[1]["image"] * torch.inf}
-    plain = [one for number, one in enumerate(data) if number != 1]
-    net = nn.Conv2d(1, 2, 1)
-    first = copy.deepcopy(net)
-    trainer = trainer_of(net, data, skip_non_finite=True)
-    trainer.run()
-    assert trainer.update is not None
-    assert trainer.update.skipped == 1
-    trainer_of(first, plain).run()
-    assert distance(net, first) == 0
-    # As with MONAI where nothing of Hasten's was asked for.
-    broken = nn.Conv2d(1, 2, 1)
-    trainer_of(broken, data).run()
-    assert not any(weight.isfinite().all() for weight in broken.parameters())
 
 
 def test_pieces_of_a_batch_add_up() -> None:
@@ -140,37 +121,6 @@ def test_fp16_goes_through_a_scaler_that_can_be_saved(clip_norm: float) -> None:
     trainer.run()
     assert trainer.scaler.get_scale() == 4096
     assert distance(net, trained(clip_norm=clip_norm)) < 0.02
-
-
-def test_channels_last_changes_the_layout_alone_also_of_moments_from_a_checkpoint() -> None:
-    data = [{**one, "image": torch.randn(2, 3, 6, 6)} for one in batches()]
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
-    first = torch.optim.AdamW(plain.parameters(), lr=0.01, fused=True)
-    trainer_of(plain, data, optimizer=first).run()
-    ours = copy.deepcopy(plain)
-    optimizer = torch.optim.AdamW(ours.parameters(), lr=0.01, fused=True)
-    optimizer.load_state_dict(copy.deepcopy(first.state_dict()))
-    seen: list[bool] = []
-    ours.register_forward_pre_hook(
-        lambda module, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
-    )
-    trainer_of(ours, data, optimizer=optimizer, channels_last=True).run()
-    trainer_of(plain, data, optimizer=first).run()
-    assert seen == [True] * 4
-    assert ours[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert optimizer.state[ours[0].weight]["exp_avg"].stride() == ours[0].weight.stride()
-    assert distance(ours, plain) < 1e-5
-
-
-def test_compile_keeps_meta_data_and_the_weights_of_the_network() -> None:
-    net, plain = network(), network()
-    trainer = trainer_of(
-        net, batches(meta=True), compile=True, compile_kwargs={"backend": "eager"}, average=True, clip_norm=1.0
-    )
-    trainer.run()
-    trainer_of(plain, clip_norm=1.0).run()
-    assert distance(net, plain) < 1e-6
-    assert isinstance(trainer.state.output[0]["pred"], MetaTensor)
 
 
 @pytest.mark.parametrize(
