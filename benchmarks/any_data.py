@@ -39,7 +39,7 @@ GOALS = {
 """Least Dice by minutes."""
 VOLUMES = ("left_atrium", "cardiac", "hippocampus")
 PEERS = ("fast", "segresnet")
-"""MONAI's recipes, as `benchmarks.peers.minutes` has them."""
+"""MONAI's recipes, as `benchmarks.minutes` has them."""
 CHOICES = {
     "plan": (),
     "own voxels": ("prepare.spacing=[0,0,0]",),
@@ -152,7 +152,7 @@ def run_peer(source: Path, minutes: float, overrides: Sequence[str], recipe: str
     spacing, patch = planned.config.prepare.spacing, planned.config.sample.patch
     if recipe == "segresnet":  # which halves every side three times
         patch = tuple(-(-side // 8) * 8 for side in patch)  # type: ignore[assignment]
-    command = [sys.executable, "-m", "benchmarks.peers.minutes", str(source), "--recipe", recipe, "--seconds",
+    command = [sys.executable, "-m", "benchmarks.minutes", str(source), "--recipe", recipe, "--seconds",
                f"{60 * minutes:g}", "--seed", str(config.train.seed), "--spacing", *map(str, spacing or (0, 0, 0)),
                "--patch", *map(str, patch), "--validation", *(case.id for case in planned.validation)]  # fmt: skip
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True)
