@@ -262,7 +262,7 @@ def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
 
 
 def test_items_are_looked_at_where_workers_hide_them_too(probe):
-    session = session_of(budget_s=20.0)
+    session = session_of(budget_s=6.0)
     session.steps = [{"parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
     result = probe.experiments.run(session)
     assert "next to nothing" in result["fused"]["skipped"]
