@@ -142,7 +142,7 @@ def test_a_local_list_of_urls(server: Served, tmp_path: Path) -> None:
     assert result.cases[1].image[0].name == "b c.nii"
     with pytest.raises(ValueError, match=r"cases\[0\]: http://127.* is remote; pass remote_dir="):
         load_case_set(tmp_path / "list.json")
-    with pytest.raises(ValueError, match=r"^http://127\.0\.0\.1:\d+/x: is remote; say where"):
+    with pytest.raises(ValueError, match=r"^http://127\.0\.0\.1:\d+/x: is remote; pass remote_dir="):
         load_case_set(f"{server.url}/x?key=1")
 
 
