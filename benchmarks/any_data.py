@@ -48,6 +48,12 @@ CHOICES = {
     "voxels x2.5": ("prepare.spacing=x2.5",),
     "voxels x3": ("prepare.spacing=x3",),
     "unet": ("network.name=unet",),
+    "half the channels": ("network.name=plainconvunet", "network.channels=[8,16,32,64]"),
+    "half the channels, voxels x1.5": (
+        "network.name=plainconvunet",
+        "network.channels=[8,16,32,64]",
+        "prepare.spacing=x1.5",
+    ),
     "strong augmentation": ("sample.rotate_deg=[30,30,30]", "sample.scale_range=[0.7,1.4]"),
     "mirrored": ("sample.flip_prob=[0.5,0.5,0.5]",),
     "half the learning rate": ("train.learning_rate=0.004",),

@@ -96,15 +96,17 @@ def prepare_run(
             if world.size > 1:
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
-            experiments = Experiments(clock, planned.config.train.max_seconds)
+        with clock.span("prepare"):
+            prepared = run_on_all_ranks(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
+        planned, arena, rank_cases = prepared
+        # Behind the preparation, which takes a part of the time that steps are planned for.
+        experiments = Experiments(clock, planned.config.train.max_seconds)
+        with clock.span("tune"):
             scale = None if resume else run_on_rank0(world, lambda: choose_scale(planned, experiments), group=group)
             planned = with_scale(planned, scale)
             start = None if resume else run_on_all_ranks(world, lambda: start_of(planned), group=group)
         if start is not None and world.first:
             log.warning("%s", start.table())
-        with clock.span("prepare"):
-            prepared = run_on_all_ranks(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
-        planned, arena, rank_cases = prepared
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
         return compose_run(

@@ -391,11 +391,11 @@ def test_a_short_run_on_a_processor_compares_nothing(
 
 
 def test_the_stages_of_patches_are_shares_of_the_steps_that_fit(tmp_path: Path) -> None:
-    """0.6 of 100 s hold 120 steps of 0.5 s, of 480 that are planned."""
-    run = planned(tmp_path, steps=480, sample={"stages": ((0.5, 0.5), (0.8, 0.75))})
+    """0.85 of 100 s hold 170 steps of 0.5 s, of 680 that are planned."""
+    run = planned(tmp_path, steps=680, sample={"stages": ((0.5, 0.5), (0.8, 0.75))})
     steps = autotune.steps_to_come(run, limited_to(100.0), 0.5)
-    assert steps == 120
+    assert steps == 170
     stages = autotune.with_fitted_stages(run, steps).config.sample.stages
     assert stages == ((0.125, 0.5), (pytest.approx(0.2), 0.75))
-    assert autotune.steps_to_come(run, limited_to(1e4), 0.5) == autotune.steps_to_come(run, unlimited(), 0.5) == 480
-    assert autotune.with_fitted_stages(run, 480).config == run.config
+    assert autotune.steps_to_come(run, limited_to(1e4), 0.5) == autotune.steps_to_come(run, unlimited(), 0.5) == 680
+    assert autotune.with_fitted_stages(run, 680).config == run.config

@@ -55,9 +55,9 @@ _NETWORK_COMPILE_SECONDS = 60.0
 """Seconds that a trial of the compiled network takes on a CPU, about."""
 _NETWORK_COMPILE_SAVES = 0.15
 """Share of the steps' time that compiling the network is likely to save."""
-STEPS_SHARE = 0.6
-"""Share of the time that is left for passes and updates as they are timed, alone; the rest is for batches, the average
-of the weights, validations and the report."""
+STEPS_SHARE = 0.85
+"""Share of the time, left once the cases are prepared, for passes and updates as they are timed, alone; the rest is for
+batches, the average of the weights, validations and the report."""
 _LEAST_CAPTURED_STEPS = 200
 """Shortest run, in steps, whose step is captured: comparing the graph with the step takes a dozen steps."""
 

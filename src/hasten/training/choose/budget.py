@@ -20,6 +20,7 @@ from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
 from hasten.optim.build import build_optimizer
+from hasten.runtime.allocator import kept_memory
 from hasten.runtime.device import seconds_of
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.variant import variant_of
@@ -247,7 +248,8 @@ def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
     """
     # So few steps that the default variant is used, without a comparison for each width.
     brief = with_train(planned, steps=1)
-    with experiments.running(), random_state_kept(planned.device):
+    # Freed memory is kept as in the run: new pages for every pass would nearly double its time.
+    with experiments.running(), random_state_kept(planned.device), kept_memory():
         network, _ = operated_net(brief)
         settled, passes, _ = choose_variant(brief, network, experiments)
         train, dims = settled.config.train, planned.case_set.spatial_dims
