@@ -119,7 +119,7 @@ def split_of(source: Path, seed: int) -> list[str]:
 
 
 def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> dict[str, float]:
-    """Dice, seconds, steps, the planned steps that should fit, and the share of the limit in steps and validations."""
+    """Dice, seconds, steps, the planned steps that should fit, and the shares of the limit."""
     seconds = 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -143,6 +143,7 @@ def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> 
         "planned": steps / MORE,
         "in_steps": (spans.get("train", 0.0) + spans.get("wait_for_data", 0.0)) / seconds,
         "in_validations": spans.get("validate", 0.0) / seconds,
+        "in_tuning": (spans.get("tune", 0.0) + spans.get("compile", 0.0)) / seconds,
         "finest_mm": finest,
         "patch_voxels": float(math.prod(patch)),
     }
