@@ -415,8 +415,15 @@ def test_voxels_are_as_wide_as_lets_a_patch_show_enough(seconds: float | None, c
 
 
 def test_voxels_stay_as_they_are_where_a_patch_holds_all_that_is_labelled() -> None:
-    config, _ = plan(atrium(box=(20.0, 20.0, 20.0)))
+    config, _ = plan(atrium(box=(16.0, 20.0, 20.0)))
     assert config.prepare.spacing == (0.0, 0.0, 0.0)
+
+
+def test_a_patch_of_all_slices_need_not_be_larger_than_what_is_labelled_in_them() -> None:
+    data = fingerprint((10, 256, 216), spacings=((10.0, 1.5, 1.5),))
+    for width, spacing in ((90.0, (0.0, 0.0, 0.0)), (110.0, (10.0, 3.0, 3.0))):
+        data = dataclasses.replace(data, foreground_box=(100.0, width, width), kept_dice={2.0: {1: 0.96}})
+        assert plan(data)[0].prepare.spacing == spacing
 
 
 def test_no_grid_is_taken_that_loses_a_class() -> None:

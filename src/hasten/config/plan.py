@@ -35,8 +35,8 @@ _FEWEST_CROPS = 4
 
 _SEEN, _SEEN_IN_SHORT = 0.25, 0.5
 """Least share of the median case that a patch should show (nnU-Net's for its low resolution), and in a short run."""
-_BOX = 1.25
-"""A patch that is this many times as large as the box of all labels shows enough."""
+_BOX = 1.5
+"""A patch that is this many times as large as the box of all labels, or as large as the case, shows enough."""
 _THICK_PATCH = 3
 """Width of a patch over its number of slices, from which on a rotation out of the plane mixes slices that lie apart."""
 _LEAST_KEPT = 0.85
@@ -173,9 +173,8 @@ class Plan:
         patch, shape = config.sample.patch or _patch(there).value, there.shape
         share = math.prod(min(side, size) / size for side, size in zip(patch, shape, strict=True))
         box, voxel = self.fingerprint.foreground_box, there.voxel
-        holds_all = any(box) and all(
-            side * mm >= _BOX * length for side, mm, length in zip(patch, voxel, box, strict=True)
-        )
+        sides = zip(patch, shape, voxel, box, strict=True)
+        holds_all = any(box) and all(side >= size or side * mm >= _BOX * length for side, size, mm, length in sides)
         return 1.0 if holds_all else share
 
     @property
