@@ -406,7 +406,7 @@ def limited(seconds: float | None) -> RunConfig:
 
 @pytest.mark.parametrize(
     ("seconds", "cuda", "spacing"),
-    [(None, False, 1.25), (600, False, 1.25), (120, False, 1.5625), (120, True, 0.0)],
+    [(None, False, 1.25), (600, False, 1.25), (120, False, 1.5625), (None, True, 0.0)],
 )
 def test_voxels_are_as_wide_as_lets_a_patch_show_enough(seconds: float | None, cuda: bool, spacing: float) -> None:
     config, decisions = plan(atrium(), limited(seconds), cuda=cuda)

@@ -50,8 +50,8 @@ class Budget:
     patch_voxels: int
     batch_voxels: int
     steps: int
-    short_s: float
-    """Seconds up to which a run is short: patches should then show more of a case."""
+    least_seen: float
+    """Least share of the median case that a patch should show: voxels are made coarser up to that."""
     widest: int
     """Feature channels of the coarsest level are at most this many."""
     first: int
@@ -63,11 +63,11 @@ class Budget:
 
 
 CPU = Budget(
-    patch_voxels=96_000, batch_voxels=200_000, steps=1500, short_s=300, widest=256, first=16, levels=4,
+    patch_voxels=96_000, batch_voxels=200_000, steps=1500, least_seen=0.25, widest=256, first=16, levels=4,
     network="plainconvunet", network_why="the most accurate after some minutes on a CPU",
 )  # fmt: skip
 GPU = Budget(
-    patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, short_s=0, widest=320, first=32, levels=5,
+    patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, least_seen=0.0, widest=320, first=32, levels=5,
     network="unet", network_why="the usual one on a GPU",
 )  # fmt: skip
 

@@ -33,8 +33,8 @@ _FEWEST_CROPS = 4
 """Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
 
 
-_SEEN, _SEEN_IN_SHORT = 0.25, 0.5
-"""Least share of the median case that a patch should show (nnU-Net's for its low resolution), and in a short run."""
+_SHORT_S = 300.0
+"""Seconds of a run in whose few steps a patch should show twice as much of a case."""
 _BOX = 1.5
 """A patch that is this many times as large as the box of all labels, or as large as the case, shows enough."""
 _THICK_PATCH = 3
@@ -182,7 +182,7 @@ class Plan:
         """Least share of the median case that a patch should hold."""
         train = self.config.train
         limit_s = train.max_seconds or (parse_duration(train.budget) if train.budget else math.inf)
-        return _SEEN_IN_SHORT if limit_s <= self.budget.short_s else _SEEN
+        return self.budget.least_seen * (2 if limit_s <= _SHORT_S else 1)
 
     @property
     def median_spacing(self) -> Spacing:

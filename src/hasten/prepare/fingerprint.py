@@ -31,8 +31,8 @@ _VOXELS = 200_000
 _SAMPLED_VOXELS = 100e6
 """Voxels that are read in all: every case is read once more when the cache is filled, so this is time spent twice."""
 
-_COMPARED_CASES = 4
-"""Sampled cases whose labels are brought to coarser grids and back."""
+_COMPARED_CASES, _COMPARED_VOXELS = 4, 20e6
+"""Sampled cases whose labels are brought to coarser grids and back, at most; fewer where they have so many voxels."""
 _MARGIN = 4
 """Voxels around the labelled ones that take part in that."""
 
@@ -86,12 +86,13 @@ def take_fingerprint(
             beside |= misplaced
         _check_channels(case_set, [channels for _, _, channels in headers])
         refuse_misplaced(beside, case_set.source)
+        voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
         if max_sampled is None:
-            voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
         count = min(max(1, max_sampled), len(cases))
         chosen = [cases[i] for i in nearest_index(len(cases), count)]
-        compared = set(nearest_index(count, min(count, _COMPARED_CASES)).tolist())
+        num_compared = min(count, _COMPARED_CASES, max(1, int(_COMPARED_VOXELS / voxels)))
+        compared = set(nearest_index(count, num_compared).tolist())
         sampled = list(pool.map(lambda at: _sample(chosen[at], case_set, compare_grids=at in compared), range(count)))
 
     channels = range(len(sampled[0].voxels))
