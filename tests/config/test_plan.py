@@ -424,6 +424,7 @@ def test_a_patch_of_all_slices_need_not_be_larger_than_what_is_labelled_in_them(
     for width, spacing in ((90.0, (0.0, 0.0, 0.0)), (110.0, (10.0, 3.0, 3.0))):
         data = dataclasses.replace(data, foreground_box=(100.0, width, width), kept_dice={2.0: {1: 0.96}})
         assert plan(data)[0].prepare.spacing == spacing
+        assert plan(data, limited(120))[0].prepare.spacing == (10.0, 3.0, 3.0)  # where it should be twice as wide
 
 
 def test_no_grid_is_taken_that_loses_a_class() -> None:

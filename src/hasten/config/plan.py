@@ -174,15 +174,16 @@ class Plan:
         share = math.prod(min(side, size) / size for side, size in zip(patch, shape, strict=True))
         box, voxel = self.fingerprint.foreground_box, there.voxel
         sides = zip(patch, shape, voxel, box, strict=True)
-        holds_all = any(box) and all(side >= size or side * mm >= _BOX * length for side, size, mm, length in sides)
+        wide = _BOX * self.times
+        holds_all = any(box) and all(side >= size or side * mm >= wide * length for side, size, mm, length in sides)
         return 1.0 if holds_all else share
 
     @property
-    def least_seen(self) -> float:
-        """Least share of the median case that a patch should hold."""
+    def times(self) -> int:
+        """In a short run a patch should show twice as much, for the few steps that there are."""
         train = self.config.train
         limit_s = train.max_seconds or (parse_duration(train.budget) if train.budget else math.inf)
-        return self.budget.least_seen * (2 if limit_s <= _SHORT_S else 1)
+        return 2 if limit_s <= _SHORT_S else 1
 
     @property
     def median_spacing(self) -> Spacing:
@@ -199,7 +200,7 @@ class Plan:
 
 def _spacing(plan: Plan) -> Decision:
     """The data set's own spacing, or the finest coarser one at which a patch shows enough of a case."""
-    own, least = _own_spacing(plan), plan.least_seen
+    own, least = _own_spacing(plan), plan.budget.least_seen * plan.times
     if plan.fingerprint.spatial_dims == 2 or plan.seen(own.value) >= least:
         return own
     chosen, why = own, ""

@@ -68,11 +68,11 @@ def scaled(
 def test_the_widest_network_that_gets_enough_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = plan_run(config_of(source)).config.network
     finest = planned.channels[0]
-    per_channel = 58.0 / (LEAST_WIDE_STEPS * 2 * finest)  # twice as wide a network gets a few more, wider ones fewer
+    per_channel = 82.0 / (LEAST_WIDE_STEPS * 2 * finest)  # twice as wide a network gets a few more, wider ones fewer
     scaled_plan, scale = scaled(monkeypatch, source, seconds=per_channel)
     network, train = scaled_plan.config.network, scaled_plan.config.train
     assert (network.name, network.channels) == (planned.name, tuple(2 * width for width in planned.channels))
-    assert scale.steps == pytest.approx(60 / 58 * LEAST_WIDE_STEPS, rel=0.05)
+    assert scale.steps == pytest.approx(85 / 82 * LEAST_WIDE_STEPS, rel=0.05)
     assert f"{planned.name}, {finest} channels: " in scaled_plan.decisions["network.channels"].reason
     assert train.max_seconds == 100
     assert train.steps == MORE * scale.steps
@@ -128,7 +128,7 @@ def test_a_network_is_not_timed_where_that_would_take_too_long(source: Path, mon
     usual = plan_run(config_of(source)).config.network
     planned, scale = scaled(monkeypatch, source, seconds=10 / usual.channels[0])
     assert planned.config.network.name == FAST
-    assert f"{usual.name}, {usual.channels[0]} channels: about 6 steps" in scale.reason
+    assert f"{usual.name}, {usual.channels[0]} channels: about 8 steps" in scale.reason
 
 
 def test_what_is_set_is_kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytes
 
 
 def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = 60.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
+    few = 85.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
     planned, scale = scaled(monkeypatch, source, seconds=few)
     assert scale.steps < STRONG_STEPS
     assert planned.config.sample.stages == planned.decisions["sample.stages"].value == SMALL_FIRST
@@ -161,7 +161,7 @@ def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.M
     long, scale = scaled(monkeypatch, source)
     assert scale.steps > STRONG_STEPS
     assert long.config.sample.stages == ()
-    brief, scale = scaled(monkeypatch, source, seconds=8 * few)
+    brief, scale = scaled(monkeypatch, source, seconds=12 * few)
     assert scale.steps < STAGED_STEPS
     assert brief.config.sample.stages == ()
 
