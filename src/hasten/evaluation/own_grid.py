@@ -57,7 +57,7 @@ class OwnLabels:
         return kept
 
     def _counts(self, prediction: Tensor | None, label: Tensor) -> Tensor:
-        """As `counts_of`; None predicts background everywhere."""
+        """Counts as `counts_of` gives them; None predicts background everywhere."""
         if prediction is None:
             lead, dtype = ((len(self._regions),), torch.bool) if self._regions else ((), label.dtype)
             prediction = label.new_zeros((*lead, *label.shape), dtype=dtype)

@@ -54,7 +54,7 @@ class _Sampled:
     box_mm: Spacing | None
     """Size of the box of all labelled voxels, turned to RAS; None without any."""
     kept_dice: dict[float, dict[int, float]]
-    """By factor, class index to the Dice that a coarser grid keeps; of some of the sampled cases."""
+    """Dice that a coarser grid keeps, by factor and class index; of some of the sampled cases."""
 
 
 def take_fingerprint(
@@ -271,7 +271,7 @@ def _labelled_part(label: np.ndarray, image: Volume) -> tuple[np.ndarray | None,
 
 
 def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, float]]:
-    """By the factor of `coarser_spacing`, class index to the Dice of (D, H, W) labels that were there and back.
+    """Dice of (D, H, W) labels that were there and back, by the factor of `coarser_spacing` and class index.
 
     Up and down as preparation and export interpolate: this is what a network whose every label is right would get.
     """
@@ -297,7 +297,7 @@ def _median_box(boxes: Sequence[Spacing]) -> Spacing:
 
 
 def _mean_kept(cases: Sequence[dict[float, dict[int, float]]], values: Sequence[int]) -> dict[float, dict[int, float]]:
-    """By factor, label value to the mean over the cases that hold it. values: label value of each class index."""
+    """Mean over the cases that hold a class, by factor and label value. values: label value of each class index."""
     means: dict[float, dict[int, float]] = {}
     for factor in COARSER if any(cases) else ():
         rows = [case[factor] for case in cases if case]

@@ -120,9 +120,9 @@ class Rates:
     """Seconds of a validation for each voxel."""
 
     network_s: float
-    """Of the windows that go through the network."""
+    """Seconds for a voxel of the windows that go through the network."""
     grid_s: float
-    """Of a prepared case, for its scores on the voxels of the image's file."""
+    """Seconds for a prepared voxel, to have its scores on the voxels of the image's file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +152,7 @@ class CaseEvaluator:
         self._shortened: str | None = None
         """What a shorter validation covers; None for whole ones."""
         self._last_shortened: str | None = None
-        """The same, of the last one that was made."""
+        """What the last validation covered, if it was a shorter one; None for a whole one."""
 
     @property
     def accelerators(self) -> Accelerators:
@@ -241,7 +241,7 @@ class CaseEvaluator:
         return costs
 
     def _measured_rates(self, network: nn.Module) -> Rates:
-        """By a part of a case as large as a window, and another time decided on the voxels of the image's file."""
+        """Rates of a part of a case as large as a window, with and without the voxels of the image's file."""
         arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
         case = arena.index((self.components.planned.validation[0].id,))[0]
         geometry, (depth, height, width) = arena.geometry[case], inference.patch
