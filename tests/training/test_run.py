@@ -196,10 +196,10 @@ def test_the_best_weights_are_those_of_the_validations_that_cover_the_most(
 def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
     make: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    cache = f"cache.dir={tmp_path / 'cache'}"
-    train(make("train.steps=1", cache), tmp_path / "first")  # prepares the cases
+    same = (f"cache.dir={tmp_path / 'cache'}", "prepare.spacing=[0,0,0]")
+    train(make("train.steps=1", *same), tmp_path / "first")  # prepares the cases
     with pytest.raises(ValueError, match=r"train.max_seconds=0.001: no time is left to train"):
-        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
+        train(make("train.max_seconds=0.001", *same), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
