@@ -16,15 +16,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.data import phantoms
 from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish
-from benchmarks.time_limit import SCAN, merged
+from benchmarks.time_limit import SCAN, limited_run, merged
 from hasten.training.choose.budget import MORE
 
 ABOUT = str(__doc__)
@@ -119,33 +117,21 @@ def split_of(source: Path, seed: int) -> list[str]:
 
 
 def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> dict[str, float]:
-    """Dice, seconds, steps, the planned steps that should fit, and the shares of the limit."""
+    """The figures of `limited_run`, the planned steps that should fit, and further shares of the limit."""
     seconds = 60 * minutes
+    chosen = [text if "=x" not in text else coarser(source, text) for text in CHOICES[choice]]
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        chosen = [text if "=x" not in text else coarser(source, text) for text in CHOICES[choice]]
-        command = [sys.executable, "-m", "hasten", "train", str(source), f"train.budget={seconds:g}s", "--quiet",
-                   *overrides, *chosen, "--out", str(out)]  # fmt: skip
-        environment = {**child_environment(), "HASTEN_CACHE": str(Path(folder) / "cache")}
-        begin = time.perf_counter()
-        code = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
-        spent = time.perf_counter() - begin
-        summary: dict[str, Any] = json.loads((out / "summary.json").read_text()) if code == 0 else {}
-        decided = json.loads((out / "plan.json").read_text())["decisions"] if code == 0 else {}
-    spans, best = summary.get("seconds", {}), summary.get("best", {}).get("value")
-    steps = decided.get("train.steps", {}).get("value", 0)
-    finest = min(decided.get("prepare.spacing", {}).get("value", [0.0]))
-    patch = decided.get("sample.patch", {}).get("value", [0])
+        figures, summary = limited_run(source, seconds, Path(folder), [*overrides, *chosen])
+        plan = Path(folder) / "run" / "plan.json"
+        decided = json.loads(plan.read_text())["decisions"] if summary else {}
+    spans = summary.get("seconds", {})
     return {
-        "dice": best if best is not None else math.nan,
-        "ended": spent / seconds,
-        "steps": float(summary.get("steps", 0)),
-        "planned": steps / MORE,
-        "in_steps": (spans.get("train", 0.0) + spans.get("wait_for_data", 0.0)) / seconds,
+        **figures,
+        "planned": decided.get("train.steps", {}).get("value", 0) / MORE,
         "in_validations": spans.get("validate", 0.0) / seconds,
         "in_tuning": (spans.get("tune", 0.0) + spans.get("compile", 0.0)) / seconds,
-        "finest_mm": finest,
-        "patch_voxels": float(math.prod(patch)),
+        "finest_mm": min(decided.get("prepare.spacing", {}).get("value", [0.0])),
+        "patch_voxels": float(math.prod(decided.get("sample.patch", {}).get("value", [0]))),
     }
 
 

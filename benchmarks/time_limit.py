@@ -120,16 +120,27 @@ def claims(results: Mapping[str, Sequence[float]]) -> list[Claim]:
 
 
 def run(arm: Arm, data: Path, scratch: Path) -> dict[str, float]:
-    """Seconds, their share of the limit, the share in steps, Dice, and steps; nan where nothing was trained."""
-    out, seconds = scratch / "run", 60 * arm.minutes
-    command = [sys.executable, "-m", "hasten", "train", str(data), f"train.budget={seconds:g}s", "--quiet"]
-    environment = {**child_environment(), "HASTEN_CACHE": str(scratch / "cache")}
+    """The figures of `limited_run`, beside the processes of this arm."""
     with contextlib.ExitStack() as stack:
         for _ in range(arm.load):
             stack.enter_context(busy_core())
-        begin = time.perf_counter()
-        code = subprocess.run([*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL).returncode
-        spent = time.perf_counter() - begin
+        return limited_run(data, 60 * arm.minutes, scratch)[0]
+
+
+def limited_run(
+    data: Path, seconds: float, scratch: Path, overrides: Sequence[str] = ()
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """A training with so many seconds and an empty cache: its figures, and its summary, empty where nothing was
+    trained.
+
+    Seconds, their share of the limit, the share in steps, Dice, and steps. The run directory is `scratch`/run.
+    """
+    out = scratch / "run"
+    command = [sys.executable, "-m", "hasten", "train", str(data), f"train.budget={seconds:g}s", "--quiet", *overrides]
+    environment = {**child_environment(), "HASTEN_CACHE": str(scratch / "cache")}
+    begin = time.perf_counter()
+    code = subprocess.run([*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL).returncode
+    spent = time.perf_counter() - begin
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text()) if code == 0 else {}
     spans, best = summary.get("seconds", {}), summary.get("best", {}).get("value")
     return {
@@ -138,7 +149,7 @@ def run(arm: Arm, data: Path, scratch: Path) -> dict[str, float]:
         "in_steps": (spans.get("train", 0.0) + spans.get("wait_for_data", 0.0)) / seconds,
         "dice": best if best is not None else math.nan,
         "steps": float(summary.get("steps", 0)),
-    }
+    }, summary
 
 
 if __name__ == "__main__":
