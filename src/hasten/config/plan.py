@@ -174,13 +174,13 @@ class Plan:
         share = math.prod(min(side, size) / size for side, size in zip(patch, shape, strict=True))
         box, voxel = self.fingerprint.foreground_box, there.voxel
         sides = zip(patch, shape, voxel, box, strict=True)
-        wide = _BOX * self.times
+        wide = _BOX * self.coverage
         holds_all = any(box) and all(side >= size or side * mm >= wide * length for side, size, mm, length in sides)
         return 1.0 if holds_all else share
 
     @property
-    def times(self) -> int:
-        """In a short run a patch should show twice as much, for the few steps that there are."""
+    def coverage(self) -> int:
+        """How many times as much as usual a patch should show: twice, for the few steps of a short run."""
         train = self.config.train
         limit_s = train.max_seconds or (parse_duration(train.budget) if train.budget else math.inf)
         return 2 if limit_s <= _SHORT_S else 1
@@ -200,28 +200,25 @@ class Plan:
 
 def _spacing(plan: Plan) -> Decision:
     """The data set's own spacing, or the finest coarser one at which a patch shows enough of a case."""
-    own, least = _own_spacing(plan), plan.budget.least_seen * plan.times
-    if plan.fingerprint.spatial_dims == 2 or plan.seen(own.value) >= least:
-        return own
-    chosen, why = own, ""
-    for factor, kept in plan.fingerprint.kept_dice.items():
-        depth, height, width = (float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
-        worst = min(kept, key=lambda value: kept[value])
-        if kept[worst] < _LEAST_KEPT:
+    own, least = _own_spacing(plan), plan.budget.least_seen * plan.coverage
+    before = seen = plan.seen(own.value)
+    chosen, limit = own, ""
+    for factor, dice in plan.fingerprint.kept_dice.items():
+        if seen >= least:
+            break
+        worst = min(dice, key=lambda value: dice[value])
+        if dice[worst] < _LEAST_KEPT:
             name = plan.fingerprint.labels[worst]
-            why = f"; no coarser, as labels of {name} brought there and back keep a Dice of only {kept[worst]:.2f}"
+            limit = f"; no coarser, as labels of {name} brought there and back keep a Dice of only {dice[worst]:.2f}"
             break
-        chosen = Decision((depth, height, width), f"labels brought there and back keep a Dice of {kept[worst]:.3f}")
-        if plan.seen(chosen.value) >= least:
-            break
+        depth, height, width = (float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
+        chosen = Decision((depth, height, width), f"labels brought there and back keep a Dice of {dice[worst]:.3f}")
+        seen = plan.seen(chosen.value)
     if chosen is own:
-        return replace(own, reason=f"{own.reason}{why}")
-    before, after = plan.seen(own.value), plan.seen(chosen.value)
+        return replace(own, reason=f"{own.reason}{limit}")
     own_mm = " x ".join(f"{value:g}" for value in plan.median_spacing)
-    return replace(
-        chosen, reason=f"coarser than {own_mm} mm, where a patch shows {before:.0%} of the median case: here it shows "
-        f"{after:.0%}, and {chosen.reason}{why}",
-    )  # fmt: skip
+    shows = f"coarser than {own_mm} mm, where a patch shows {before:.0%} of the median case: here it shows {seen:.0%}"
+    return replace(chosen, reason=f"{shows}, and {chosen.reason}{limit}")
 
 
 def _own_spacing(plan: Plan) -> Decision:

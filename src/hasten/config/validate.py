@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _T = typing.TypeVar("_T")
+Sections = tuple[tuple[Key, dict[str, Any]], ...]
+"""Path of each section, and its fields' types."""
 _PER_CHANNEL = {
     "intensity": "'zscore', 'window' or 'none', or a list with one of them for each channel",
     "window": "[low, high], or a list with that for each channel, null where it is not windowed",
@@ -43,12 +45,13 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
     """
     from pydantic import ValidationError
 
-    adapter = _adapter(typing.cast("typing.Any", cls))
-    mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
+    hashable = typing.cast("typing.Any", cls)
+    adapter, all_sections = _adapter(hashable), sections(hashable)
+    mistakes = [((*under, *at), message) for at, message in _booleans(all_sections, tree, under)]
     try:
         return typing.cast("_T", adapter.validate_python(tree, extra="forbid")), mistakes
     except ValidationError as errors:
-        kinds = {(*under, *at, name): kind for at, types in sections(cls) for name, kind in types.items()}
+        kinds = {(*under, *at, name): kind for at, types in all_sections for name, kind in types.items()}
         sound = copy.deepcopy(tree)
         for error in errors.errors(include_url=False):
             at = error["loc"]
@@ -74,16 +77,19 @@ def _remove(tree: dict[Any, Any], at: Key) -> None:
         del tree[name]
 
 
-def sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+@functools.cache
+def sections(cls: type, at: Key = ()) -> Sections:
     """Every section's path and its fields' types, the root first."""
     hints = typing.get_type_hints(cls)
     types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    yield at, types
-    for name, kind in types.items():
-        # The type of an optional section is a union.
-        for each in (kind, *typing.get_args(kind)):
-            if isinstance(each, type) and dataclasses.is_dataclass(each):
-                yield from sections(each, (*at, name))
+    below = [
+        section
+        for name, kind in types.items()
+        for each in (kind, *typing.get_args(kind))  # the type of an optional section is a union
+        if isinstance(each, type) and dataclasses.is_dataclass(each)
+        for section in sections(each, (*at, name))
+    ]
+    return ((at, types), *below)
 
 
 def value_at(tree: Any, at: Key) -> Any:
@@ -92,13 +98,14 @@ def value_at(tree: Any, at: Key) -> Any:
     return tree
 
 
-def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
+def _booleans(all_sections: Sections, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
     """Rejects true and false for a number, which pydantic would convert to 1 and 0."""
-    for at, types in sections(cls):
+    for at, types in all_sections:
         section = value_at(tree, at)
         for name, kind in types.items():
             value = section.get(name) if isinstance(section, dict) else None
-            is_number = typing.get_origin(kind) is not tuple and {int, float} & {kind, *typing.get_args(kind)}
+            origin: Any = typing.get_origin(kind)
+            is_number = origin is not tuple and {int, float} & {kind, *typing.get_args(kind)}
             if isinstance(value, bool) and is_number:
                 yield (*at, name), f"{dotted((*under, *at, name))}: must be a number (given {value})"
 

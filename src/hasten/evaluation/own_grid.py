@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.cache.memory import available_memory
 from hasten.cases.labels import IGNORED, read_label_values, to_class_index
 from hasten.cases.types import Case
 from hasten.evaluation.dice import counts_of
 from hasten.nets.losses.regions import Members
-from hasten.prediction.infer import Inference, infer_on_grid
-from hasten.prediction.regrid import thick_axis
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry
 
@@ -48,13 +46,13 @@ class OwnLabels:
             raise ValueError(f"{case.label}: was changed during the run; its shape is now {index.shape} (D, H, W)")
         whole = orient(index, geometry.permute, geometry.flip)
         box = tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))
-        label = torch.from_numpy(np.array(whole[box]))
-        everything = torch.from_numpy(np.array(whole))
-        kept = label, self._counts(None, everything)[:, 2] - self._counts(None, label)[:, 2]
+        label, rest = torch.from_numpy(np.array(whole[box])), np.array(whole)
+        rest[box] = 0
+        case_labels = label, self._counts(None, torch.from_numpy(rest))[:, 2]
         if label.numel() <= self._room:
             self._room -= label.numel()
-            self._kept[case.id] = kept
-        return kept
+            self._kept[case.id] = case_labels
+        return case_labels
 
     def _counts(self, prediction: Tensor | None, label: Tensor) -> Tensor:
         """Counts as `counts_of` gives them; None predicts background everywhere."""
@@ -70,10 +68,3 @@ class OwnLabels:
 def is_resampled(geometry: Geometry) -> bool:
     """Whether the prepared case has other voxels than its file."""
     return geometry.shape != geometry.crop_shape
-
-
-def infer_on_own_grid(network: nn.Module, volume: Tensor, geometry: Geometry, inference: Inference) -> Tensor:
-    """Labels of a prepared volume (C, D, H, W) as `infer_on_grid` gives them, on geometry.crop_shape."""
-    return infer_on_grid(
-        network, volume, geometry.crop_shape, inference, nearest=thick_axis(geometry.prepared_spacing, geometry.spacing)
-    )

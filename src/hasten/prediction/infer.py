@@ -18,9 +18,10 @@ from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.prediction.bands import Box, available_bytes, bands, widened
 from hasten.prediction.blend import Mode
 from hasten.prediction.canvas import HOST, ArgmaxSink, Scores, score_room
-from hasten.prediction.regrid import Planes, RegridSink
+from hasten.prediction.regrid import Planes, RegridSink, thick_axis
 from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
 from hasten.prediction.windows import Windows, slide, slow_axis, volume_shape
+from hasten.prepare.types import Geometry
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.core_follower import follow_cores
 from hasten.runtime.memory_format import memory_format, to_layout
@@ -202,6 +203,14 @@ def infer_on_grid(
         inference = dataclasses.replace(inference, sums_on_host=True)
         boxes = [*boxes] if planes is not None else _bands(shape, inference, halo=1)
         return _slide_on_grid(network, volume, new_shape, inference, nearest, boxes, planes)
+
+
+def infer_on_own_grid(
+    network: nn.Module, volume: Tensor, geometry: Geometry, inference: Inference, *, planes: Planes | None = None
+) -> Tensor:
+    """What `infer_on_grid` gives of a prepared volume (C, D, H, W) on geometry.crop_shape, the voxels of its file."""
+    nearest = thick_axis(geometry.prepared_spacing, geometry.spacing)
+    return infer_on_grid(network, volume, geometry.crop_shape, inference, nearest=nearest, planes=planes)
 
 
 def _sink_on_grid(

@@ -23,9 +23,9 @@ from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate_built
 from hasten.prediction.ensemble import Ensemble, Member, joined
 from hasten.prediction.foreground import foreground_size, size_warning, spacing_warning
-from hasten.prediction.infer import Inference, infer_on_grid
+from hasten.prediction.infer import Inference, infer_on_own_grid
 from hasten.prediction.inference import inference_of
-from hasten.prediction.regrid import Planes, thick_axis
+from hasten.prediction.regrid import Planes
 from hasten.prediction.window_batch import measured_batch
 from hasten.prediction.window_graph import GraphedNetwork
 from hasten.prepare.case import restore_label
@@ -150,11 +150,9 @@ def predict_labels(
     and on a predicted foreground that are unlike those of the training cases.
     """
     geometry = prepared.geometry
-    labels = infer_on_grid(
-        model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
-        nearest=thick_axis(geometry.prepared_spacing, geometry.spacing),
-        planes=None if probabilities is None else probability_writer(probabilities, geometry, model),
-    ).cpu().numpy()  # fmt: skip
+    planes = None if probabilities is None else probability_writer(probabilities, geometry, model)
+    image = torch.from_numpy(prepared.image)
+    labels = infer_on_own_grid(model.network, image, geometry, model.inference, planes=planes).cpu().numpy()
     label = paint(labels, model.regions) if model.regions else labels
     dims = model.inference.spatial_dims
     size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)

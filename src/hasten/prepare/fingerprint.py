@@ -284,8 +284,8 @@ def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, flo
         back = resample_label(resample_label(label, shape), (depth, height, width))
         both = np.bincount(label[label == back], minlength=256)
         # Voxels without annotation count nowhere.
-        found = np.bincount(back[label != IGNORED], minlength=256)
-        kept[factor] = {index: float(2 * both[index] / (size[index] + found[index])) for index in classes}
+        resampled_size = np.bincount(back[label != IGNORED], minlength=256)
+        kept[factor] = {index: float(2 * both[index] / (size[index] + resampled_size[index])) for index in classes}
     return kept
 
 

@@ -9,6 +9,7 @@ Coarser grids are sampled without a low-pass filter, as in MONAI's Spacing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
@@ -77,17 +78,12 @@ def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
     result = np.empty(shape, label.dtype)
     for number, plane in enumerate(result):
         sources = [(label[planes[number]], weights[number]) for planes, weights in along]
-        corners = np.stack([
-            source[rows].take(columns, axis=1)
-            for source, _ in sources for rows, _ in across[0] for columns, _ in across[1]
-        ])  # fmt: skip
+        places = list(product(sources, *across))
+        corners = np.stack([source[rows].take(columns, axis=1) for (source, _), (rows, _), (columns, _) in places])
         corners.min(0, out=plane)
         row, column = np.nonzero(plane != corners.max(0))
         if len(row):
-            shares = [
-                share * row_weights[row] * column_weights[column]
-                for _, share in sources for _, row_weights in across[0] for _, column_weights in across[1]
-            ]  # fmt: skip
+            shares = [share * of_row[row] * of_column[column] for (_, share), (_, of_row), (_, of_column) in places]
             plane[row, column] = _heaviest(corners[:, row, column], np.stack(shares))
     return result
 

@@ -265,14 +265,13 @@ def source_warnings(
 def _odd_spacings(case_set: CaseSet, fingerprint: Fingerprint) -> tuple[list[str], str]:
     """Cases whose spacing is far from the usual one, with theirs; and the usual one."""
     usual = [median(column) for column in zip(*fingerprint.spacings, strict=True)]
-    far = {
-        case.id: spacing
+    far = [
+        f"{case.id} ({_mm(spacing)})"
         for case, spacing in zip(case_set.cases, fingerprint.spacings, strict=True)
         if any(not 1 / _FAR <= mm / at <= _FAR for mm, at in zip(spacing, usual, strict=True))
-    }
-    if fingerprint.spatial_dims == 2:  # whose sizes in mm decide nothing
-        far = {}
-    return [f"{case} ({_mm(spacing)})" for case, spacing in far.items()], _mm(usual)
+    ]
+    # Sizes of pixels in mm decide nothing.
+    return [] if fingerprint.spatial_dims == 2 else far, _mm(usual)
 
 
 def _mm(spacing: Sequence[float]) -> str:

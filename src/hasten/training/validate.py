@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -23,12 +24,12 @@ from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.evaluation.dice import Dice, counts_of, dice_of
 from hasten.evaluation.examples import EXAMPLE_CASES
-from hasten.evaluation.own_grid import OwnLabels, infer_on_own_grid, is_resampled
+from hasten.evaluation.own_grid import OwnLabels, is_resampled
 from hasten.evaluation.streamed import counts_over_ranks
 from hasten.observe.ranges import VALIDATION, Range
 from hasten.prediction.blend import window_starts
 from hasten.prediction.foreground import training_spacing
-from hasten.prediction.infer import Inference, infer_labels, padded_size
+from hasten.prediction.infer import Inference, infer_labels, infer_on_own_grid, padded_size
 from hasten.prediction.windows import volume_shape
 from hasten.training.components import RunComponents
 from hasten.training.plan import RunPlan
@@ -72,20 +73,18 @@ def validate(
     network.eval()
     before, longest = time.perf_counter(), 0.0
     own_labels = own_labels or own_labels_of(planned)
+    count = partial(
+        counts_of, num_classes=arena.num_classes, regions=planned.members, ignore_index=planned.ignore_index
+    )
     predictions = _predictions(network, arena, rank_cases, shorter.inference)
     while (longest == 0 or room() > longest) and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
         counted, geometry = rank_positions[position], arena.geometry[rank_cases[position]]
         if is_resampled(geometry):
-            case = planned.validation[counted]
-            found = own_labels.counts(prediction, case, geometry)
+            counts[counted] = own_labels.counts(prediction, planned.validation[counted], geometry)
         else:
             label = arena.label(rank_cases[position]).to(prediction.device)
-            found = counts_of(
-                prediction, label, num_classes=arena.num_classes, regions=planned.members,
-                ignore_index=planned.ignore_index,
-            )  # fmt: skip
-        counts[counted] = found
+            counts[counted] = count(prediction, label)
         now = time.perf_counter()
         case_seconds[counted], before = now - before, now
         longest = max(longest, float(case_seconds[counted]))
@@ -178,10 +177,8 @@ class CaseEvaluator:
         )
         if self._rates is not None and self._case_seconds != before:  # it was not cut off
             pace = (time.perf_counter() - begin) / self._expected(self.covers)
-            self._rates, self._timed = (
-                Rates(network_s=pace * self._rates.network_s, grid_s=pace * self._rates.grid_s),
-                True,
-            )
+            self._rates = Rates(network_s=pace * self._rates.network_s, grid_s=pace * self._rates.grid_s)
+            self._timed = True
         return dice
 
     def fit(self, network: nn.Module, seconds: float) -> float:
@@ -252,17 +249,17 @@ class CaseEvaluator:
         training = network.training
         network.eval()
         seconds: list[float] = []
-        for crop_shape in (shape, (own_depth, own_height, own_width)):
-            placed = dataclasses.replace(geometry, shape=shape, crop_shape=crop_shape)
-            passes: list[float] = []
+        # The same shape, and so timed once, where nothing was resampled.
+        for crop_shape in dict.fromkeys((shape, (own_depth, own_height, own_width))):
+            placed, passes = dataclasses.replace(geometry, shape=shape, crop_shape=crop_shape), list[float]()
             for _ in range(3):  # kernels are chosen in the first
                 begin = time.perf_counter()
                 infer_on_own_grid(network, part, placed, inference).cpu()
                 passes.append(time.perf_counter() - begin)
             seconds.append(min(passes))
         network.train(training)
-        network_s, grid_s = seconds[0], max(0.0, seconds[1] - seconds[0])
-        return Rates(network_s=network_s / prod(padded_size(shape, inference)), grid_s=grid_s / prod(shape))
+        grid_s = max(0.0, seconds[-1] - seconds[0])
+        return Rates(network_s=seconds[0] / prod(padded_size(shape, inference)), grid_s=grid_s / prod(shape))
 
     def content(self, network: nn.Module, score: Dice, step: int) -> dict[str, Any]:
         """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
