@@ -30,24 +30,39 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Machine:
-    """Of `cores`; each look is a second after the last one, and finds the next of `others` in use."""
+    """Of `cores`; each look is a second after the last one, and each reading finds the next of `others`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, cores: int, others: Sequence[float], least: int = 0) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        cores: int,
+        others: Sequence[float],
+        *,
+        least: int = 0,
+    ) -> None:
         monkeypatch.setattr(core_follower, "allowed_cpus", lambda: set(range(cores)))
-        self.readings, self.now = iter(others), 0.0
-        self.follower = CoreFollower(least or -(-cores // 2), cores, self, clock=self.clock)  # type: ignore[arg-type]
-        self.looks = len(others)
+        self.readings, self.now, self.slept = list(others), 0.0, 0.0
+        self.follower = CoreFollower(
+            least or -(-cores // 2),
+            cores,
+            self,  # type: ignore[arg-type]
+            clock=self.clock,
+            sleep=self.sleep,
+        )
 
     def clock(self) -> float:
         return self.now
 
     def others(self) -> float:
-        return next(self.readings)
+        return self.readings.pop(0)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
 
     def followed(self) -> list[int]:
         """The threads after each look."""
         counts = []
-        for _ in range(self.looks):
+        while self.readings:
             self.now += 1.0
             self.follower.look()
             counts.append(torch.get_num_threads())
@@ -74,6 +89,17 @@ def test_threads_follow_the_cores_that_others_leave(
 ) -> None:
     torch.set_num_threads(cores)
     assert Machine(monkeypatch, cores, others).followed() == expected
+
+
+def test_before_a_measurement_the_load_of_that_moment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A compiler used a core while the cases were prepared: a reading of that time, and a new one.
+    torch.set_num_threads(2)
+    machine = Machine(monkeypatch, 2, [1.0, 0.0, 1.0, 1.0])
+    machine.follower.look(anew=True)
+    assert torch.get_num_threads() == 2
+    assert machine.slept > 0
+    machine.follower.look(anew=True)
+    assert torch.get_num_threads() == 1
 
 
 def following(device: torch.device = CPU) -> bool:

@@ -7,7 +7,7 @@ benchmarks/results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -148,9 +148,8 @@ class Plan:
             return len(self.built_in.factors) - 1
         return (self.budget.levels if network.channels is None else len(network.channels)) - 1
 
-    @property
-    def units(self) -> Triple:
-        """The divisor of each side (D, H, W) of a patch, so that every level can halve it."""
+    def units(self, sides: Sequence[int]) -> Triple:
+        """What the sides (D, H, W) of a patch of about this size are multiples of, so that every level can halve it."""
         if self.config.network.divisor is not None:
             return self.config.network.divisor
         strides = self.config.network.strides
@@ -160,7 +159,7 @@ class Plan:
         if self.built_in.halving or is_own(self.config.network):
             unit = 2**self.num_strides
             return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
-        return halvings([max(1, round(side)) for side in self.shape], self.voxel, self.num_strides)
+        return halvings(sides, self.voxel, self.num_strides)
 
     @property
     def shape(self) -> tuple[float, float, float]:
@@ -293,9 +292,10 @@ def _crop_foreground(plan: Plan) -> Decision:
 
 
 def _patch(plan: Plan) -> Decision:
-    units, budget = plan.units, plan.budget.patch_voxels
+    budget = plan.budget.patch_voxels
     shape = [max(1, round(size)) for size in plan.shape]
-    sides = [math.ceil(size / step) * step for size, step in zip(shape, units, strict=True)]
+    units = plan.units(shape)
+    sides = _multiples(shape, units)
     reason = "a patch holds a whole case, rounded up"
     # A network that always halves so often needs more than one voxel at its coarsest level to scale.
     most = math.prod(units) if plan.built_in.factors else 0
@@ -306,12 +306,19 @@ def _patch(plan: Plan) -> Decision:
         if not free:
             reason = f"the network's strides ask for a patch of over {budget} voxels"
             break
-        # The longest side in mm shrinks first, so that a patch approaches a cube of anatomy.
+        # The longest side in mm shrinks first, so that a patch approaches a cube of anatomy. Smaller sides are halved
+        # less often, so multiples of less will do.
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
+        depth, height, width = map(min, units, plan.units(sides))
+        units = depth, height, width
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
     size, unit = (" x ".join(map(str, values)) for values in (shape, units))
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
+
+
+def _multiples(sides: Sequence[int], units: Triple) -> list[int]:
+    return [math.ceil(size / step) * step for size, step in zip(sides, units, strict=True)]
 
 
 def _batch_size(plan: Plan) -> Decision:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _EVERY_S = 0.5
 """Seconds between readings of the load, at least."""
+_FRESH_S = 0.2
+"""Seconds of a reading that tells nothing of what ran before it."""
 _CLEAR = 0.6
 """Cores by which a reading must differ from the threads: what others use varies, and a change costs a little."""
 
@@ -30,21 +32,36 @@ _CLEAR = 0.6
 class CoreFollower:
     """Sets torch's threads by the cores that others leave: after the first reading, then if two in a row agree."""
 
-    def __init__(self, least: int, most: int, meter: LoadMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        least: int,
+        most: int,
+        meter: LoadMeter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """least, most: threads; `most` on a quiet machine."""
         self.least, self.most, self.threads = least, most, most
-        self._meter, self._clock, self._cores = meter, clock, len(allowed_cpus())
+        self._meter, self._clock, self._sleep, self._cores = meter, clock, sleep, len(allowed_cpus())
         self._read_at, self._told = clock(), False
         self._wanted: int | None = None
 
-    def look(self) -> None:
-        """Read the load, if it is time, and set the threads of the calling thread's operators."""
-        if self._clock() - self._read_at < _EVERY_S:
+    def look(self, *, anew: bool = False) -> None:
+        """Read the load, if it is time, and set the threads of the calling thread's operators.
+
+        anew: of the next moment alone, and decide by that. What ran since the last reading (compilers, the preparation
+        of cases) says nothing of what a measurement will meet.
+        """
+        if not anew and self._clock() - self._read_at < _EVERY_S:
             return
-        self._read_at = self._clock()
         others = self._meter.others()
+        if anew:
+            self._sleep(_FRESH_S)
+            others = self._meter.others()
+        self._read_at = self._clock()
         wanted = self._fitting(self._cores - others)
-        if wanted != self.threads and self._wanted in (None, wanted):
+        if wanted != self.threads and (anew or self._wanted in (None, wanted)):
             log.info("torch uses %d threads: other programs use %.1f of %d cores", wanted, others, self._cores)
             self.threads = wanted
             torch.set_num_threads(wanted)
@@ -89,11 +106,14 @@ def cores_followed(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def follow_cores() -> None:
-    """Between two operations: set torch's threads by the cores that others leave, within `cores_followed`."""
+def follow_cores(*, anew: bool = False) -> None:
+    """Between two operations: set torch's threads by the cores that others leave, within `cores_followed`.
+
+    anew: by the load of the next 0.2 s alone; before a measurement.
+    """
     follower = _FOLLOWER.get()
     if follower is not None:
-        follower.look()
+        follower.look(anew=anew)
 
 
 def keep_threads() -> None:

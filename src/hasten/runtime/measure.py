@@ -205,12 +205,13 @@ def fastest_variant(
     network and the shape, so that the next run measures nothing. The network and torch's random state are left as they
     were.
     """
-    follow_cores()
+    # Where the functions are still being compiled, this waits for them; only then is the load that of the run.
+    compiled = probe.device.type == "cpu" and cpu_kernels().functions is not None
+    follow_cores(anew=True)
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
     rounds = _ROUNDS if passes >= _SHORT_RUN else (_ROUNDS[0], _ROUNDS[0])
-    compiled = probe.device.type == "cpu" and cpu_kernels().functions is not None
     key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
     timed = {} if timed is None else timed

@@ -39,7 +39,7 @@ def prepare_cases(
 def _within(planned: RunPlan, clock: Clock) -> Tick:
     """Progress of the preparation, now and then; raises ValueError when train.max_seconds has passed."""
 
-    due = clock.elapsed
+    begin = due = clock.elapsed
 
     def tick(done: int, total: int) -> None:
         nonlocal due
@@ -48,9 +48,11 @@ def _within(planned: RunPlan, clock: Clock) -> Tick:
             due = clock.elapsed + PLAIN_EVERY
         if time_left(planned, clock) < 0:
             limit = planned.config.train.max_seconds
+            needed = begin + (clock.elapsed - begin) * total / max(1, done)
             raise ValueError(
-                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they are "
-                "in the cache: run the same command again to continue, or raise train.max_seconds"
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; all are "
+                f"after about {needed:.0f} s, then training begins. They are in the cache: run the same command again "
+                "to continue, or raise train.max_seconds"
             )
 
     return tick
