@@ -20,9 +20,9 @@ def stand_in(patch: pytest.MonkeyPatch, **result: Any) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
 
     def export_weights(
-        run: Path, out: Path, format: str | None, *, overwrite: bool, tolerance: float, trust_changed_code: bool
+        run: Path, out: Path, format: str | None, *, overwrite: bool, trust_changed_code: bool
     ) -> SimpleNamespace:
-        calls.append((run, out, format, overwrite, tolerance, trust_changed_code))
+        calls.append((run, out, format, overwrite, trust_changed_code))
         return SimpleNamespace(path=out, **result)
 
     patch.setitem(sys.modules, "hasten.prediction.export", SimpleNamespace(export_weights=export_weights))
@@ -34,7 +34,7 @@ def test_the_difference_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke("run", "--out", "model.onnx")
     assert result.exit_code == 0, result.output
     assert result.stdout == "model.onnx: differs from PyTorch by at most 2.9e-06 (scores up to 1.2e+01)\n"
-    assert calls == [(Path("run"), Path("model.onnx"), None, False, 1e-4, False)]
+    assert calls == [(Path("run"), Path("model.onnx"), None, False, False)]
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:

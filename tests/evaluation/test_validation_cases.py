@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hasten.evaluation import validation_cases as own
+from hasten.evaluation import crossval as own
 from hasten.evaluation.evaluate import evaluate
 from hasten.phantoms.organs import write_phantoms
 from hasten.training.run import train

@@ -8,9 +8,8 @@ import pytest
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.phantom import write_pyramid
-from hasten.evaluation.froc import FrocMetric
 from hasten.pathology.config import DetectConfig
-from hasten.pathology.detect import lesions_of, lesions_on, major_axes, on_slide, suppress
+from hasten.pathology.evaluate import froc_content, lesions_of, lesions_on, major_axes, on_slide, suppress
 
 measure = pytest.importorskip("skimage.measure")
 
@@ -55,8 +54,9 @@ def test_lesions_are_those_of_monai(seed: int) -> None:
 
 def test_froc_of_slides_is_that_of_monais_lesion_froc(tmp_path: Path) -> None:
     from monai.apps.pathology.metrics import LesionFROC
+    from monai.metrics import compute_fp_tp_probs_nd
 
-    level, mpp, ours, data = 3, 2.0, FrocMetric(), []
+    level, mpp, ours, data = 3, 2.0, [], []
     detect = DetectConfig(mask_downsample=8, box=6, threshold=0.5)
     for seed in range(4):
         rng = np.random.default_rng(seed)
@@ -74,9 +74,10 @@ def test_froc_of_slides_is_that_of_monais_lesion_froc(tmp_path: Path) -> None:
             case = SlideCase(id=str(seed), slide=slide, mask=mask)
             lesions, excluded, downsample = lesions_on(opened, case, detect)
         assert downsample == 8
-        ours(scores, on_slide(cells, 8.0) / downsample, lesions, excluded)
+        points = (on_slide(cells, 8.0) / downsample).astype(int)
+        ours.append(compute_fp_tp_probs_nd(scores, points, lesions, excluded))
     theirs = LesionFROC(data, nms_box_size=6, nms_prob_threshold=0.5, image_reader_name="OpenSlide").evaluate()
-    result = ours.aggregate().score
+    result = froc_content(*zip(*ours, strict=True), (0.25, 0.5, 1, 2, 4, 8))["score"]
     assert 0.05 < result < 0.999
     assert result == pytest.approx(float(theirs), abs=1e-9)
 

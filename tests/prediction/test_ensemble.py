@@ -19,12 +19,13 @@ from hasten.checkpoint.weights import read_model
 from hasten.config.load import load_run
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.ensemble import Ensemble, read_members
-from hasten.prediction.infer import Inference, infer_labels, sliding_window
+from hasten.prediction.infer import Inference, infer_labels
 from hasten.prediction.model import load_model
 from hasten.prediction.postprocess import Cleaning, postprocessed, write_cleanings
 from hasten.prediction.predict import predict
 from hasten.prepare.case import prepare_case, restore_label
 from hasten.training.run import train
+from tests.prediction.window_scores import sliding_window
 from tests.training.runs import SETTINGS
 
 
@@ -68,13 +69,8 @@ def folds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("folds")
     write_phantoms(folder / "data", num_cases=6, shape=(16, 18, 20))
     for fold in range(2):
-        split = [
-            "data.split.by=fold",
-            "data.split.num_folds=2",
-            f"data.split.fold={fold}",
-            "train.steps=8",
-            "prepare.spacing=[0,0,0]",
-        ]
+        split = ["data.split.by=fold", "data.split.num_folds=2", f"data.split.fold={fold}"]
+        split += ["train.steps=8", "prepare.spacing=[0,0,0]"]
         source = [f"data.source={folder / 'data'}", f"cache.dir={folder / 'cache'}"]
         train(load_run(None, [*source, *SETTINGS, *split]), folder / f"cv/fold{fold}")
     (folder / "cv/cv.yaml").write_text("")
@@ -147,14 +143,3 @@ def test_folds_of_other_settings_or_data_are_refused(
         predict(other, image_of(data), tmp_path / "out")
     assert "fold1/checkpoints/best.pt" in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_runs_of_other_training_may_be_averaged_but_not_of_other_preparation(
-    folds: tuple[Path, Path], tmp_path: Path
-) -> None:
-    cv, data = folds
-    other = edited(cv, tmp_path / "cv", "train", learning_rate=0.5) / "fold1"
-    assert predict([cv / "fold0", other], image_of(data), tmp_path / "out")
-    wrong = edited(cv, tmp_path / "wrong", "prepare", intensity="none") / "fold1"
-    with pytest.raises(ValueError, match=r"prepare\.intensity=none instead of"):
-        predict([cv / "fold0", wrong], image_of(data), tmp_path / "out2")

@@ -1,17 +1,19 @@
-"""Summary of a cross-validation: cv.json and postprocessing.yaml."""
+"""The validation cases of runs: predicted by their best weights and scored, and the summary of a cross-validation."""
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.checkpoint.weights import model_file
+from hasten.cache.case_set import read_cases
+from hasten.checkpoint.weights import model_file, read_model
+from hasten.config.load import load_run
 from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs
-from hasten.evaluation.evaluate import Evaluation, read_evaluation, summary_of
-from hasten.evaluation.pairs import Pairs
-from hasten.evaluation.validation_cases import predict_validation, score_validation, validation_pairs
+from hasten.evaluation.evaluate import Evaluation, evaluate_pairs, read_evaluation, summary_of, write_evaluation
+from hasten.evaluation.pairs import Pair, Pairs
 from hasten.observe.folds import (
     CV_JSON,
     CV_YAML,
@@ -21,8 +23,54 @@ from hasten.observe.folds import (
     is_cross_validation,
     is_finished,
 )
-from hasten.observe.rundir import SUMMARY_JSON, write_json
+from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, write_json
+from hasten.prediction.ensemble import Member
+from hasten.prediction.outputs import label_names
 from hasten.prediction.postprocess import write_cleanings
+from hasten.prediction.predict import predict_cases
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_ROOM = 3.0
+"""Factor of the last validation's time: reading images from files takes longer than from the cache."""
+
+
+def validation_pairs(run: Path) -> Pairs:
+    """The validation cases of a run, with the label maps that `predict_validation` writes. Raises ValueError."""
+    config = load_run(run / RUN_YAML)
+    case_set, _, validation = read_cases(config)
+    names = label_names(validation)
+    pairs = (
+        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label, image=case.image)
+        for case, name in zip(validation, names, strict=True)
+        if case.label is not None
+    )
+    return Pairs(
+        pairs=tuple(pairs), labels=case_set.labels, regions=case_set.regions, ignore=case_set.ignore,
+        num_labelled=len(validation),
+    )  # fmt: skip
+
+
+def predict_validation(run: Path) -> None:
+    """Write the label map of each validation case, by the best weights, into `run`/validation. Raises ValueError."""
+    config = load_run(run / RUN_YAML)
+    _, _, validation = read_cases(config)
+    # The run has just trained a user-defined network with this code, so it is trusted.
+    predict_cases(
+        [Member(model_file(run), read_model(run))], validation, run / VALIDATION, overwrite=True,
+        device=config.train.device, trust_changed_code=True,
+    )  # fmt: skip
+
+
+def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
+    """Score those label maps, and write evaluation.csv and evaluation.json beside them. Raises ValueError."""
+    pairs, folder = validation_pairs(run), run / VALIDATION
+    evaluation = evaluate_pairs(
+        pairs, predictions=folder, labels=read_cases(load_run(run / RUN_YAML))[0].source, surfaces=surfaces
+    )
+    write_evaluation(evaluation, folder)
+    return evaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,11 +12,10 @@ from hasten.cache.case_set import read_cases
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.load import load_run
 from hasten.evaluation.cleaning import Chosen, choose_cleanings
+from hasten.evaluation.crossval import validation_pairs
 from hasten.evaluation.evaluate import Evaluation, evaluate_pairs
-from hasten.evaluation.examples import Example
+from hasten.evaluation.examples import Example, examples_of
 from hasten.evaluation.pairs import Pairs
-from hasten.evaluation.pictures import examples_of
-from hasten.evaluation.validation_cases import validation_pairs
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.ensemble import Member, with_infer

@@ -124,7 +124,7 @@ def joined(inferences: Sequence[Inference], where: Path) -> Inference:
             f"{where}: its windows of {list(first.patch)} voxels are no multiple of {list(unit)}, as the other "
             "networks ask; train them with the same sample.patch, or predict with one of them"
         )
-    return dataclasses.replace(first, divisor=unit, probabilities=True)
+    return dataclasses.replace(first, divisor=unit)
 
 
 def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Member]:

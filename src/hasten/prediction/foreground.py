@@ -11,7 +11,6 @@ import numpy as np
 from hasten.cache.arena import Arena
 from hasten.cases.labels import IGNORED
 from hasten.cases.types import Case, CaseSet, spacing_of
-from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
 from hasten.prepare.orient import orientation_of
@@ -25,23 +24,6 @@ _SPACING_TIMES = 2.0
 """A spacing this many times larger than in any training image, or smaller, shows other things in a window."""
 _TIMES = 3.0
 """A prediction that is this many times larger than any training case, or smaller, is no anatomy of that kind."""
-
-
-def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """Warnings about classes in fewer than two cases, or with next to no voxels, from the sampled cases."""
-    shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
-    labelled, count = sum(shares.values()), fingerprint.sampled_cases
-    if not labelled:
-        return (f"{fingerprint.name}: none of the {count} cases that were read has a labelled voxel; check the labels",)
-    # A class that a part of the cases does not hold may be in the others.
-    everything = count == fingerprint.num_cases
-    few = [value for value in shares if everything and fingerprint.class_cases[value] < _FEWEST_CASES]
-    rare = [value for value, share in shares.items() if value not in few and 0 < share < _RARE * labelled]
-    few_lines, rare_lines = (
-        [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in values]
-        for values in (few, rare)
-    )
-    return _warnings(fingerprint.name, few_lines, rare_lines, f"share of the labelled voxels of {count} cases")
 
 
 def check_labelled(
@@ -148,19 +130,13 @@ def _classes(case_set: CaseSet) -> list[str]:
 
 def _warnings(name: str, few: list[str], rare: list[str], unit: str) -> tuple[str, ...]:
     """A warning for classes in too few cases, and one for those with too few voxels."""
-    messages = []
-    if few:
-        messages.append(
-            f"{name}: {len(few)} class{'es are' if len(few) > 1 else ' is'} in fewer than {_FEWEST_CASES} cases, too "
-            f"few to learn and to score: {first_few(few)} ({unit}); add cases, or correct the label maps or the "
-            "declared labels"
-        )
-    if rare:
-        messages.append(
-            f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
-            f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels"
-        )
-    return tuple(messages)
+    kinds = {f"in fewer than {_FEWEST_CASES} cases": few, "have next to no voxels": rare}
+    return tuple(
+        f"{name}: classes {what}, too few to learn and to score: {first_few(lines)} ({unit}); add cases, or correct "
+        "the label maps or the declared labels"
+        for what, lines in kinds.items()
+        if lines
+    )
 
 
 def training_spacing(spacings: Sequence[Spacing]) -> dict[str, list[float]]:

@@ -10,8 +10,7 @@ from typing import Any
 
 from hasten.evaluation.crossval import CrossValidation
 from hasten.evaluation.evaluate import Evaluation, Unit
-from hasten.evaluation.examples import Example
-from hasten.evaluation.pictures import examples_of
+from hasten.evaluation.examples import Example, examples_of
 from hasten.evaluation.settings import SettingsTrial, Trials
 from hasten.observe.progress import SHOWN
 from hasten.observe.values import mapping, number
