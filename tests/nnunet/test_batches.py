@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from hasten.augment.make_program import CaseSource, make_program
-from hasten.augment.presets import nnunet_chain
 from hasten.nnunet.batches import Augmentation, Batches, NnunetCrop, chain_of, read_cases
 from tests.nnunet.datasets import DataSet
 
@@ -58,24 +57,6 @@ def test_slices_of_a_2d_configuration() -> None:
     whole = torch.from_numpy(data[1]).unfold(1, 8, 1).unfold(2, 8, 1).reshape(-1, 64)
     assert slices & {tuple(row.tolist()) for row in whole}
     assert seg.max() == 2
-
-
-def test_slices_are_augmented_alike() -> None:
-    """As nnU-Net's dummy 2-D augmentation: D stays as it is, and a volume that is the same in all slices stays so."""
-    chain = nnunet_chain(PATCH, in_plane=True, rotate_deg=180.0, mirror_axes=(1, 2))
-    spatial, mirror, *_ = chain.ops
-    key = torch.arange(64).view(32, 2) * 7919
-    drawn = spatial.draw(key, PATCH, 3)
-    assert not drawn["rotate"][:, 1:].any()
-    assert drawn["rotate"][:, 0].abs().max() > 1.0
-    assert torch.equal(drawn["scale"][:, 0], torch.ones(32))
-    assert torch.equal(drawn["scale"][:, 1], drawn["scale"][:, 2])
-    assert (drawn["scale"] != 1).any()
-    assert torch.equal(mirror.draw(key, PATCH, 3)["sign"][:, 0], torch.ones(32))
-    [lowres] = [op for op in chain.ops if hasattr(op, "ignore_axes")]
-    assert lowres.ignore_axes == (0,)
-    batch = next(batches(augmentation=Augmentation(rotate_deg=180.0, mirror_axes=(), in_plane=True)))
-    assert batch["data"].shape == (2, 2, 8, 8, 8)
 
 
 def test_targets_of_deep_supervision_and_regions() -> None:

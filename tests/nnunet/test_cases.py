@@ -40,12 +40,6 @@ def test_regions_that_crops_are_centred_on_are_keys_too() -> None:
     assert sorted(sets.num[0].tolist()) == [0, 8, 35, 11 * 14 * 16]
 
 
-def test_annotated_voxels_are_the_last_set() -> None:
-    sets = read_cases(WithLocations(), annotated=(-1, 0, 1, 2)).sets
-    assert sets is not None
-    assert sets.num[:, -1].tolist() == [(shape - 1) * 14 * 16 for shape in (12, 13, 14)]
-
-
 def test_a_case_without_foreground() -> None:
     class Empty(DataSet):
         identifiers = ("a",)

@@ -70,11 +70,3 @@ def test_it_is_nnunets(shape: Shape, patch: Shape, initial: Shape, ignore: bool,
             one, other = (np.unique(each[:, axis], return_counts=True) for each in (own, wanted))
             assert one[0].tolist() == other[0].tolist()
             assert np.abs(one[1] - other[1]).max() < 5 * np.sqrt(2 * other[1].max())
-
-
-def test_foreground_by_chance() -> None:
-    """nnU-Net's `probabilistic_oversampling`."""
-    crop = NnunetCrop(size=(4, 4, 4), initial_size=(4, 4, 4), batch_size=2, forced=1, forced_prob=0.25)
-    corners = starts(crop, (40, 40, 40), [[(20, 20, 20)]])
-    share = (corners == 18).all(1).float().mean()
-    assert abs(float(share) - 0.25) < 0.03

@@ -14,20 +14,6 @@ from hasten.pathology.evaluate import froc_content, lesions_of, lesions_on, majo
 measure = pytest.importorskip("skimage.measure")
 
 
-@pytest.mark.parametrize("box", [1, 4, 7, 48])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_suppression_is_that_of_monai(box: int, seed: int) -> None:
-    from monai.transforms import ProbNMS
-
-    heat = np.random.default_rng(seed).choice(np.linspace(0, 1, 25, dtype=np.float32), (30, 41))  # with ties
-    before = heat.copy()
-    values, cells = suppress(heat, threshold=0.6, box=box)
-    expected = ProbNMS(prob_threshold=0.6, box_size=box)(heat.copy())
-    assert values.tolist() == [each[0] for each in expected]
-    assert cells.tolist() == [[int(each[1]), int(each[2])] for each in expected]
-    np.testing.assert_array_equal(heat, before)
-
-
 def blobs(seed: int) -> np.ndarray:
     """(96, 128) discs of many sizes, some of them close to each other, one with a hole."""
     rng = np.random.default_rng(seed)
@@ -77,7 +63,7 @@ def test_froc_of_slides_is_that_of_monais_lesion_froc(tmp_path: Path) -> None:
         points = (on_slide(cells, 8.0) / downsample).astype(int)
         ours.append(compute_fp_tp_probs_nd(scores, points, lesions, excluded))
     theirs = LesionFROC(data, nms_box_size=6, nms_prob_threshold=0.5, image_reader_name="OpenSlide").evaluate()
-    result = froc_content(*zip(*ours, strict=True), (0.25, 0.5, 1, 2, 4, 8))["score"]
+    result = froc_content(*zip(*ours, strict=True))["score"]
     assert 0.05 < result < 0.999
     assert result == pytest.approx(float(theirs), abs=1e-9)
 
@@ -90,9 +76,6 @@ def test_lesions_of_a_slide_of_unknown_size(tmp_path: Path) -> None:
         case = SlideCase(id="a", slide=tmp_path / "a.tif", mask=tmp_path / "a.tif")
         with pytest.raises(ValueError, match=r"a.tif: does not state the size of its pixels.*data.mpp"):
             lesions_on(slide, case, DetectConfig())
-        labels, excluded, _ = lesions_on(slide, SlideCase(id="a", slide=slide.path, mask=None), DetectConfig())
-        assert not labels.any()
-        assert excluded == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.9, 1.0])

@@ -2,18 +2,14 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from typer.testing import CliRunner
 
-from hasten.cases.slide.listing import find_slides
 from hasten.checkpoint.file import read_checkpoint
 from hasten.cli.main import app
 from hasten.pathology.compose import predict_slides
@@ -50,16 +46,6 @@ def test_a_run_leaves_everything(run: Path) -> None:
     assert (run / "env.json").is_file()
 
 
-def test_a_heat_map_says_where_it_lies(run: Path) -> None:
-    heat = np.load(run / "heat_maps" / "phantom_002.npy")
-    about = json.loads((run / "heat_maps" / "phantom_002.json").read_text())
-    assert about["shape"] == list(heat.shape) == [16, 16]
-    assert (about["level"], about["stride"], about["cell"], about["tile"]) == (0, 32, 32.0, 48)
-    assert int((heat > 0).sum()) == about["cells_with_tissue"]
-    with Image.open(run / "heat_maps" / "phantom_002.png") as picture:
-        assert picture.size == (640, 640)
-
-
 def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
     slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
     result = predict_slides(run, slides, tmp_path / "out", device="cpu")
@@ -80,7 +66,7 @@ def test_the_command_line_predicts_slides_and_replaces_nothing_unasked(
     def predict(*more: str) -> Any:
         return CliRunner().invoke(app, ["predict", str(run), slide, "--out", str(out), "--device", "cpu", *more])
 
-    assert "no label maps" in predict("--probabilities").output
+    assert "is a run on slides" in predict("--probabilities").output
     assert not out.exists()
     first = predict()
     assert first.exit_code == 0, first.output
@@ -118,35 +104,6 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
     ours, theirs = ([json.loads(line) for line in (folder / "metrics.jsonl").open()] for folder in (out, run))
     for one, other in zip(ours, theirs, strict=True):
         assert (one["step"], one["loss"]) == (other["step"], other["loss"])
-
-
-def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
-    config: DetectionConfig,
-    run: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(run, out)
-    before = (out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()
-
-    def resumed(**settings: Any) -> dict[str, Any]:
-        return train_detection(replace(config, train=replace(config.train, **settings)), out, resume=True)
-
-    with pytest.raises(ValueError, match=r"^train\.optimizer=sgd: can't change .*resumed, .* has adamw"):
-        resumed(optimizer="sgd")
-    with pytest.raises(ValueError, match=r"complete; train\.learning_rate=0\.5 .*start another"):
-        resumed(learning_rate=0.5)
-    with monkeypatch.context() as patch:
-        patch.setattr("hasten.pathology.run.find_slides", lambda source: find_slides(source)[:-1])
-        with pytest.raises(ValueError, match=r"the cases are not those that it was begun with: .* gone"):
-            resumed()
-    assert ((out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()) == before
-    assert resumed(steps=5)["steps"] == 5
-    assert f"{out}: from step 4 on, train.steps changes from 4 to 5" in caplog.text
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").open()]
-    assert {"kind": "resumed", "step": 4, "changed": {"train.steps": [4, 5]}} in lines
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import find_slides
 from hasten.feed.feed import Feed
 from hasten.pathology.config import DetectionConfig
-from hasten.pathology.tiles import Picked, balanced, make_batches, pick_tiles, read_tiles
+from hasten.pathology.tiles import Picked, make_batches, pick_tiles, read_tiles
 
 
 @pytest.fixture
@@ -49,14 +49,6 @@ def test_so_many_of_each_class_are_taken(config: DetectionConfig, picked: list[P
     for each, whole in zip(few, picked, strict=True):
         assert np.bincount(each.labels, minlength=2).max() <= 5
         assert set(each.numbers.tolist()) <= set(whole.numbers.tolist())
-
-
-def test_both_classes_are_as_many() -> None:
-    label = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
-    result = balanced(label)
-    assert len(result) == 12
-    assert label[list(result)].sum() == 6
-    assert set(result) == set(range(8))
 
 
 def test_batches_are_a_function_of_seed_and_step(config: DetectionConfig, picked: list[Picked]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import Triple
 from hasten.prediction.canvas import Canvas
-from hasten.prediction.infer import Inference, infer_labels, infer_on_grid
+from hasten.prediction.infer import Inference, infer_on_grid
 from hasten.prediction.regrid import RegridSink
 from hasten.prediction.windows import Windows, bands
 
@@ -81,13 +81,6 @@ def test_labels_are_those_of_one_band(
         how = make(overlap=overlap, sums_bytes=sums_bytes, mode="constant", overlapping=overlapping)
         results.append(infer_on_grid(network, volume, new_shape or shape, how, nearest=nearest))
     assert torch.equal(*results)
-
-
-def test_several_volumes_each_come_once() -> None:
-    network, volumes = Sharp(3), [volume_of(shape) for shape in ((20, 21, 22), (6, 7, 8), (9, 30, 30))]
-    one, many = (dict(infer_labels(network, volumes, make(sums_bytes=size, mode="constant"))) for size in (10**9, 0))
-    assert list(many) == [0, 1, 2]
-    assert all(torch.equal(one[number], many[number]) for number in one)
 
 
 @pytest.mark.parametrize(("new_shape", "classes"), [((48, 64, 64), 20), ((60, 80, 72), 5)])

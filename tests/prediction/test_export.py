@@ -189,7 +189,7 @@ def test_a_file_that_exists_is_replaced_only_by_overwrite(run: Path, tmp_path: P
 
 
 def test_an_ending_that_names_no_format(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"model\.pt: .*no format; .*\.onnx, or give --format"):
+    with pytest.raises(ValueError, match=r"model\.pt: pt names no format"):
         export_weights(run, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="--format pt: use safetensors, onnx, bundle or nnunet"):
+    with pytest.raises(ValueError, match="pt names no format"):
         export_weights(run, tmp_path / "model.onnx", "pt")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.prediction import gpu_windows
-from hasten.prediction.gpu_windows import BatchTrial, GraphedNetwork, best_batch
+from hasten.prediction.gpu_windows import GraphedNetwork, best_batch
 from tests.training.test_capture import FakeStream
 
 CPU = torch.device("cpu")
@@ -22,10 +22,10 @@ GIB = 2**30
     ids=["no gain", "the most", "gain ends", "memory of 8", "out of memory", "one window always"],
 )
 def test_a_batch_is_doubled_while_it_gains_and_fits(fixed: float, free: int, most: int, count: int) -> None:
-    def trial(size: int) -> BatchTrial:
+    def trial(size: int) -> tuple[float, int]:
         if size > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return BatchTrial((fixed + size) / 1e3, size * GIB)
+        return (fixed + size) / 1e3, size * GIB
 
     assert best_batch(trial, free * GIB) == count
 

@@ -86,17 +86,6 @@ def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> No
     assert sorted(shape[2:] for shape in network.shapes) == [(4, 8, 8), (4, 8, 24), (6, 12, 16)]
 
 
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-def test_two_dimensions(whole_up_to: int) -> None:
-    network, volumes = conv_net(2, 2, 3), volumes_of((1, 9, 6), (1, 5, 12))
-    how = make(2, whole_up_to=whole_up_to)
-    for position, label in infer_labels(network, volumes, how):
-        assert label.shape == volumes[position].shape[1:]
-        if not whole_up_to:
-            window = sliding_window(network, volumes[position], how)
-            assert torch.equal(label, window.argmax(0).to(torch.uint8))
-
-
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("flip_axes", [(), (1, 2)])
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])

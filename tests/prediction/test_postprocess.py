@@ -72,8 +72,6 @@ def test_holes_are_filled_but_not_over_other_classes() -> None:
         ("9: {keep_largest: true}", "9: the networks have no such label value"),
         ("1: yes", "1: no mapping"),
         ("1: {keep_larges: true}", "1.keep_larges"),
-        ("1: {min_volume_mm3: many}", "1.min_volume_mm3"),
-        ("- 1", "postprocessing.yaml"),
     ],
 )
 def test_a_file_of_another_form(tmp_path: Path, text: str, message: str) -> None:

@@ -111,8 +111,8 @@ def _of_run(
     quiet: bool,
     out: Path | None,
 ) -> None:
+    from hasten.evaluation.crossval import evaluate_run
     from hasten.evaluation.evaluate import write_evaluation
-    from hasten.evaluation.settings import evaluate_run
     from hasten.report.evaluation_page import write_trials_page
 
     show = counted()

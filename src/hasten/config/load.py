@@ -270,6 +270,7 @@ def _short(text: str) -> str:
 
 _FORMER_FIELDS = {
     ("cache", "shard_dirs"): [],
+    ("detect", "rates"): [0.25, 0.5, 1.0, 2.0, 4.0, 8.0],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
     ("distribute", "static_graph"): False,

@@ -225,13 +225,9 @@ def predict_slides(
     config, scorer = load_scorer(run, device)
     paths, out = [Path(slide) for slide in slides], Path(out)
     names = [path.stem for path in paths]
-    if not paths:
-        raise ValueError("no slides; name one at least")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(
-            f"two slides are called {twice}, and one's heat map would replace the other's; name one a time"
-        )
+        raise ValueError(f"two slides are called {twice}; name one a time")
     targets = [out / DETECTIONS_CSV, *(out / f"{name}{ending}" for name in names for ending in HEAT_MAP_ENDINGS)]
     existing = next((target for target in targets if target.exists()), None)
     if existing is not None and not overwrite:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from annotated_types import Gt, Interval
 
-from hasten.config.check import check_device, check_observe, wrong
+from hasten.config.check import check_device, check_observe
 from hasten.config.load import load_as
 from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import (
@@ -141,8 +141,6 @@ class DetectConfig:
     """Lesions closer to each other than this are one (Camelyon: 75 um)."""
     itc_um: float = 200.0
     """Lesions shorter than this are isolated tumour cells, which do not count (Camelyon: 200 um)."""
-    rates: tuple[NonNegative, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-    """False positives per slide at which the sensitivity is taken; by default those of Camelyon16 and LUNA16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,8 +208,6 @@ def _mistakes(config: DetectionConfig) -> Iterator[str]:
     if tiles.level is not None and tiles.mpp is not None:
         yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
     yield from check_device(config.train.device)
-    if not config.detect.rates:
-        yield wrong("detect.rates", "must be numbers of 0 or more", [])
     yield from check_observe(config.observe)
 
 

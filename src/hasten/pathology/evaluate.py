@@ -32,22 +32,15 @@ Detection = tuple[str, float, int, int]
 
 
 def suppress(heat: np.ndarray, *, threshold: float, box: int) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) values above the threshold, falling, and (N, 2) their rows and columns, no two in one box: MONAI's ProbNMS.
+    """(N,) values above the threshold, falling, and (N, 2) their rows and columns, no two in one box, by MONAI.
 
     The largest value is a detection, and the square of `box` values around it is left out; then the largest of the
-    rest, the first of equal ones, and so on. heat: (H, W), as it is left.
+    rest, and so on. heat: (H, W).
     """
-    rows, columns = np.nonzero(heat > threshold)
-    values = heat[rows, columns]
-    lower, upper = box // 2, box - box // 2
-    free = np.ones(heat.shape, bool)
-    selected = []
-    for at in np.argsort(-values, kind="stable").tolist():
-        y, x = int(rows[at]), int(columns[at])
-        if free[y, x]:
-            selected.append(at)
-            free[max(y - lower, 0) : y + upper, max(x - lower, 0) : x + upper] = False
-    return values[selected], np.stack([rows[selected], columns[selected]], axis=1)
+    from monai.transforms import ProbNMS
+
+    found = ProbNMS(prob_threshold=threshold, box_size=box)(heat.copy())
+    return np.array([each[0] for each in found], heat.dtype), np.array([each[1:] for each in found], int).reshape(-1, 2)
 
 
 def on_slide(cells: np.ndarray, cell: float) -> np.ndarray:
@@ -335,20 +328,22 @@ def evaluate_slides(
         )
     write_detections(out / DETECTIONS_CSV, rows)
     content = {
-        **froc_content(false, hits, [each.lesions for each in results], config.detect.rates),
+        **froc_content(false, hits, [each.lesions for each in results]),
         "slides": list(results),
     }
     write_json(out / FROC_JSON, content)
     return content, results
 
 
-def froc_content(
-    false: Sequence[np.ndarray], hits: Sequence[np.ndarray], lesions: Sequence[int], rates: Sequence[float]
-) -> dict[str, Any]:
+RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""False positives per slide at which Camelyon16 and LUNA16 take the sensitivity."""
+
+
+def froc_content(false: Sequence[np.ndarray], hits: Sequence[np.ndarray], lesions: Sequence[int]) -> dict[str, Any]:
     """Score, sensitivity at each rate and the curve of all slides together, by MONAI.
 
-    Of each slide, false: scores of false positives; hits: best score of each lesion, 0 if it was missed or does not
-    count; lesions: the number of those that count.
+    Of each slide, false: (F,) scores of false positives; hits: (L,) best score of each lesion, 0 if it was missed or
+    does not count; lesions: the number of those that count.
     """
     from monai.metrics import compute_froc_curve_data
 
@@ -356,10 +351,10 @@ def froc_content(
     if total == 0:
         return {"score": None, "why": f"none of the {slides} slides has a lesion that counts"}
     x, y = compute_froc_curve_data(np.concatenate(false), np.concatenate(hits), total, slides)
-    sensitivity = np.interp(rates, x[::-1], y[::-1])
+    sensitivity = np.interp(RATES, x[::-1], y[::-1])
     return {
         "score": float(sensitivity.mean()),
-        "rates": list(rates),
+        "rates": list(RATES),
         "sensitivity": sensitivity.tolist(),
         "lesions": total,
         "images": slides,

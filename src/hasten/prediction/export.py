@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -128,15 +128,10 @@ def export_weights(
 
 
 def _format(out: Path, format: str | None) -> Format:
-    kind = format if format is not None else out.suffix.removeprefix(".").lower()
-    match kind:
-        case "safetensors" | "onnx":
-            return kind
-        case "bundle" | "nnunet" if format is not None:
-            return kind
-    if format is not None:
-        raise ValueError(f"--format {format}: use safetensors, onnx, bundle or nnunet")
-    raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
+    kind = format or out.suffix.removeprefix(".").lower()
+    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
+        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
+    return cast(Format, kind)
 
 
 class _FirstOutput(nn.Module):

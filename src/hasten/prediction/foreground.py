@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -58,28 +58,16 @@ def check_labelled(
             lines = few if present < _FEWEST_CASES else rare
             lines.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
     messages = _warnings(case_set.name, few, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
-    return (*messages, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
-
-
-def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
-    """Warnings about label maps with nothing but ignored voxels, and about none in any. Reads few label maps."""
-    if case_set.ignore is None:
-        return
-    cases = arena.index(tuple(used))
-    # Where a class is annotated, not all is ignored; so the others alone are read.
-    bare = [case for case in cases if not any(arena.num_voxels[case])]
+    # Where a class is annotated, not all is ignored; so the label maps of the others alone are read.
+    used = arena.index(tuple(case.id for case in (*train, *validation))) if case_set.ignore is not None else ()
+    bare = [case for case in used if not any(arena.num_voxels[case])]
     empty = [arena.ids[case] for case in bare if bool((arena.label(case) == IGNORED).all())]
     if empty:
-        some = "case has" if len(empty) == 1 else "cases have"
-        yield (
-            f"{case_set.name}: {len(empty)} {some} only ignored voxels (value {case_set.ignore}), from which nothing "
-            f"is learned: {first_few(empty)}; annotate a part of them, or remove them"
+        messages += (
+            f"{case_set.name}: {len(empty)} cases have only ignored voxels (value {case_set.ignore}), from which "
+            f"nothing is learned: {first_few(empty)}; annotate a part of them, or remove them",
         )
-    if not any(bool((arena.label(case) == IGNORED).any()) for case in cases):
-        yield (
-            f"{case_set.name}: no label map holds the value {case_set.ignore}, which is to be ignored; check "
-            'data.ignore, or the label "ignore" of dataset.json'
-        )
+    return messages
 
 
 def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, float]:

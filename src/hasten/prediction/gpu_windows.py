@@ -29,28 +29,19 @@ _SHARE = 0.25
 _PASSES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTrial:
-    """One batch of windows through the network."""
-
-    seconds: float
-    num_bytes: int
-    """Peak memory above what was allocated before."""
-
-
-def best_batch(trial: Callable[[int], BatchTrial], free: int) -> int:
+def best_batch(trial: Callable[[int], tuple[float, int]], free: int) -> int:
     """The batch from which on doubling it gains nothing or takes too much memory.
 
-    trial: runs this many windows. free: bytes that are free. One window is always allowed.
+    trial: runs this many windows, and gives seconds and bytes at the peak. free: bytes. One window is always allowed.
     """
-    count, last = 1, trial(1)
-    while count < _HIGHEST and last.num_bytes // count * 2 * count <= _SHARE * free:
+    count, (seconds, num_bytes) = 1, trial(1)
+    while count < _HIGHEST and 2 * num_bytes <= _SHARE * free:
         doubled = None
         with out_of_memory_ends_block():
             doubled = trial(2 * count)
-        if doubled is None or doubled.seconds / 2 > (1 - _LEAST_SAVED) * last.seconds:
-            return count
-        count, last = 2 * count, doubled
+        if doubled is None or doubled[0] / 2 > (1 - _LEAST_SAVED) * seconds:
+            break
+        count, (seconds, num_bytes) = 2 * count, doubled
     return count
 
 
@@ -67,7 +58,7 @@ def measured_batch(network: nn.Module, channels: int, inference: Inference) -> i
 
 
 @torch.inference_mode()
-def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> BatchTrial:
+def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> tuple[float, int]:
     generator = torch.Generator(inference.device).manual_seed(0)
     batch = torch.randn(count, channels, *inference.patch, device=inference.device, generator=generator)
     before = torch.cuda.memory_allocated(inference.device)
@@ -75,7 +66,7 @@ def _trial(network: nn.Module, channels: int, inference: Inference, count: int) 
     network_scores(network, batch, inference)  # libraries choose their algorithms for this shape
     num_bytes = torch.cuda.max_memory_allocated(inference.device) - before
     seconds = [seconds_of(lambda: network_scores(network, batch, inference), inference.device) for _ in range(_PASSES)]
-    return BatchTrial(min(seconds), num_bytes)
+    return min(seconds), num_bytes
 
 
 _WARM_UP = 3

@@ -102,7 +102,8 @@ def _by_windows(
     sinks: dict[int, ArgmaxSink] = {}
 
     def sink(number: int, shape: Triple) -> ArgmaxSink:
-        return sinks.setdefault(boxes[number][0], _sink(shape, inference))
+        decide = above_zero if inference.overlapping else highest
+        return sinks.setdefault(boxes[number][0], ArgmaxSink(decide, shape, inference.device))
 
     results = slide(
         lambda batch, _: network_scores(network, batch, inference), (volumes[position] for position, _ in boxes),
@@ -119,10 +120,6 @@ def _by_windows(
 def _memory(inference: Inference, *, short: bool) -> AbstractContextManager[object]:
     """Keep freed memory for the next window on a CPU, unless memory is short: it may not fit what is next."""
     return kept_memory() if inference.device.type == "cpu" and not short else nullcontext()
-
-
-def _sink(shape: Triple, inference: Inference) -> ArgmaxSink:
-    return ArgmaxSink(above_zero if inference.overlapping else highest, shape, inference.device)
 
 
 def _parts(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
