@@ -285,7 +285,7 @@ def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: i
         )
         if _bytes(shape, windows, classes, slow, halo, (depth, height, width)) <= budget:
             break
-    return list(product(*parts))
+    return [(depths, rows, columns) for depths, rows, columns in product(*parts)]
 
 
 def widened(box: Box, shape: Triple) -> Box:
