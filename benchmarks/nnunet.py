@@ -6,9 +6,8 @@ features that nnU-Net plans for Decathlon's spleen. Each gives seconds of an ite
 for data; the same iteration on one fixed batch; seconds from the start of the process to the end of the first
 iteration; and the peak memory of all processes. Trainers are imported by name, without nnU-Net's search, in both arms.
 `curves`: the loss of 300 iterations with their whole schedule and the Dice of the validation that follows, for five
-seeds each; `schedule`: the same of 1,200 iterations and two seeds, enough to find the structures. `likeness`: features
-of 2,000 patches of each, of the whole augmentation and of each operation alone, in every patch
-(`benchmarks.nnunets.likeness`). nnU-Net 2.8 comes from the folder `--nnunet` (`pip install --target FOLDER nnunetv2`).
+seeds each; `schedule`: the same of 1,200 iterations and two seeds, enough to find the structures. nnU-Net 2.8 is in
+the folder `--nnunet` (`pip install --target FOLDER nnunetv2`).
 With `--work` and `--minutes` a run is made in slices: what was measured at this commit is kept.
 """
 
@@ -18,7 +17,6 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -55,13 +53,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         cases={"type": int, "help": "of the hippocampus; default 60, quick 6"},
         seeds={"type": int, "help": "of `curves` and `schedule`; default 5 and 2, quick 1"},
         iterations={"type": int, "help": "of `curves` and `schedule`; default 300 and 1200, quick 4"},
-        patches={"type": int, "help": "of `likeness`; default 2000, quick 40"},
         workers={"type": int, "default": usable_cores(), "help": "loader processes of nnU-Net"},
         threads={"type": int, "default": usable_cores(), "help": "of torch"},
         device={"default": "cpu"},
     )  # fmt: skip
     quick = given.quick
-    defaults = {"rounds": (5, 1), "steps": (20, 2), "cases": (60, 6), "patches": (2000, 40)}  # fmt: skip
+    defaults = {"rounds": (5, 1), "steps": (20, 2), "cases": (60, 6)}
     for name, (full, few) in defaults.items():
         setattr(given, name, getattr(given, name) or (few if quick else full))
     if not (given.nnunet / "nnunetv2").is_dir():
@@ -114,42 +111,6 @@ def _curves(given: argparse.Namespace, seeds: int, iterations: int) -> Part:
         if any(results[f"{arm}/{name}"] != [0.0] * seeds for arm in ("nnunet", "hasten"))  # a Dice of 0 says nothing
     ]  # fmt: skip
     return claims, results, job
-
-
-def likeness(given: argparse.Namespace) -> Part:
-    """In this process, which therefore imports nnU-Net."""
-    import numpy as np
-    import torch
-
-    job = _prepared(given, "hippocampus")
-    sys.path.append(str(given.nnunet))
-    from benchmarks.nnunets.likeness import (
-        OPERATIONS,
-        distances,
-        limit,
-        nnunet_patches,
-        own_patches,
-        series,
-        setting_of,
-    )
-
-    patch = [24, 24, 24]
-    dataset = _in_memory(given.work / "nnUNet_preprocessed" / job["dataset"] / "nnUNetPlans_3d_fullres")
-    np.random.seed(0)  # noqa: NPY002 - nnU-Net draws from it
-    torch.manual_seed(0)
-    setting = setting_of(patch)
-    claims, results, apart = [], {}, {}
-    for only in ("", *OPERATIONS):
-        arms = {
-            "nnunet": series(nnunet_patches(dataset, setting, (0, 1, 2), given.patches, only)),
-            "hasten": series(own_patches(dataset, setting, given.patches, seed=0, only=only)),
-        }
-        what = only or "whole augmentation"
-        apart[what] = distances(arms["nnunet"], arms["hasten"])
-        text = f"{what}, {given.patches} patches: largest distance between distributions of {len(apart[what])} features"
-        claims.append(Claim.at_most(text, max(apart[what].values()), limit(given.patches)))
-        results |= {f"{what}/{arm}/{name}": values for arm, each in arms.items() for name, values in each.items()}
-    return claims, results, {"distances": apart, "patch": patch}
 
 
 def _timed(given: argparse.Namespace, name: str, job: dict[str, Any]) -> Part:
@@ -233,19 +194,6 @@ def _write_raw(source: Path, folder: Path, count: int) -> None:
     (folder / "dataset.json").write_text(json.dumps(content))
 
 
-def _in_memory(folder: Path) -> Any:
-    from types import SimpleNamespace
-
-    from nnunetv2.training.dataloading.nnunet_dataset import infer_dataset_class
-
-    source = infer_dataset_class(str(folder))(str(folder))
-    cases = {}
-    for name in source.identifiers:
-        data, label, _, properties = source.load_case(name)
-        cases[name] = (data[:], label[:], None, properties)
-    return SimpleNamespace(identifiers=source.identifiers, load_case=cases.__getitem__)
-
-
 def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Difference of the means in units of the deviation of that difference."""
     if len(one) < 2:
@@ -254,8 +202,7 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
     return abs(statistics.mean(one) - statistics.mean(other)) / max(spread, 1e-12)
 
 
-PARTS = {"hippocampus": hippocampus, "plane": plane, "spleen": spleen, "curves": curves, "schedule": schedule,
-         "likeness": likeness}  # fmt: skip
+PARTS = {"hippocampus": hippocampus, "plane": plane, "spleen": spleen, "curves": curves, "schedule": schedule}
 
 if __name__ == "__main__":
     main()

@@ -106,7 +106,7 @@ def _monai(picked: Any, config: Any) -> Callable[[], None]:
 
     from benchmarks.augments.colour_arm import chain, has_torchvision
     from benchmarks.augments.patches import Tiles
-    from hasten.pathology.network import build_classifier, tile_loss
+    from hasten.pathology.compose import build_classifier, tile_loss
 
     rows = [
         {"image": str(each.case.slide), "location": list(each.grid.corner(int(number))), "label": int(label)}

@@ -4,11 +4,8 @@ Every arm works in a process of its own, in turns; imports and loading the netwo
 Gaussian blending and the network's precision (bf16) are the same; a window at a time on a CPU, four on a GPU. `end`: CT
 phantoms to label maps, other phantoms in each round, with a network so small that it does not hide the rest
 (`--channels 32 64 128 256` for one of the usual size). `memory`: peak beyond the network and the image with many
-classes, band by band of the volume. nnU-Net comes from the folder `--nnunet` (`pip install --target FOLDER --no-deps
-nnunetv2 ...`), and is left out without it.
-
-The whole takes hours: `--work FOLDER --minutes 9` ends before the turn that would take longer, with exit status 75, and
-the same command goes on with the next one.
+classes, of the first band of the volume. nnU-Net comes from the folder `--nnunet` (`pip install --target FOLDER
+--no-deps nnunetv2 ...`), and is left out without it.
 """
 
 from __future__ import annotations
@@ -16,16 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Claim, Part, arguments, commit, in_child, median_ratio, part_arguments, run_parts
-from benchmarks.predictions.turns import Turn, run_turns
+from benchmarks.harness import Claim, Part, arguments, in_child, median_ratio, part_arguments, run_parts
 
 SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 """(D, H, W) of the images, all of the same extent."""
@@ -55,13 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         gib={"type": float, "default": 1.25, "help": "of scores that `memory` may hold"},
         most_windows={"type": int, "help": "stop each band of `memory` after so many windows: a trial"},
         nnunet={"type": Path, "help": "folder that nnunetv2 is installed in"},
-        work={"type": Path, "help": "keep phantoms, the fitted network and finished turns here; what is there is used"},
-        minutes={"type": float, "help": "end before the turn that would take longer; needs --work"},
+        work={"type": Path, "help": "keep phantoms and the fitted network here; what is there is used"},
         device={"default": "cpu", "help": "of `end`"},
     )  # fmt: skip
-    if given.minutes is not None and given.work is None:
-        raise SystemExit("--minutes: needs --work, the folder that finished turns are kept in")
-    given.stop_at = None if given.minutes is None else time.perf_counter() + 60 * given.minutes
     if given.nnunet is None and "nnunet_processes" in given.arms:
         given.arms = [arm for arm in given.arms if arm != "nnunet_processes"]
         print("without --nnunet its arm is left out")
@@ -70,8 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         given.work = given.work or Path(scratch)
         run_parts("predict", PARTS, given, __doc__)
-    for part in given.parts:
-        _kept_turns(given, part).unlink(missing_ok=True)
 
 
 def end(given: argparse.Namespace) -> Part:
@@ -93,7 +81,7 @@ def end(given: argparse.Namespace) -> Part:
 
 
 def memory(given: argparse.Namespace) -> Part:
-    """One turn for each band of each grid: the peak is the same each time."""
+    """The first band of each grid: the peak of the others is the same."""
     quick = given.quick
     shape = [32, 48, 48] if quick else [given.planes, 512, 512]
     larger = {"same": shape, "resampled": [round(1.25 * side) for side in shape]}
@@ -105,35 +93,16 @@ def memory(given: argparse.Namespace) -> Part:
         }
         for grid in given.memory
     }  # fmt: skip
-
-    def once(grid: str, band: int) -> dict[str, Any]:
-        return in_child("benchmarks.predictions.held", json.dumps({**jobs[grid], "band": band}))
-
-    counts = {
-        grid: int(in_child("benchmarks.predictions.held", json.dumps({**job, "band": None}))["bands"])
-        for grid, job in jobs.items()
-    }
-    places = [(grid, band) for grid in given.memory for band in range(counts[grid])]
-    turns = [Turn(grid, band, partial(once, grid, band)) for grid, band in places]
     results: dict[str, list[float]] = {}
-    for (grid, _), figures in zip(places, _turns(given, "memory", turns, jobs=jobs), strict=True):
-        for name, value in figures.items():
-            results.setdefault(f"{grid}/{name}", []).append(value)
+    for grid, job in jobs.items():
+        for name, value in in_child("benchmarks.predictions.held", json.dumps(job)).items():
+            results[f"{grid}/{name}"] = [value]
     what = f"{given.classes} classes, {'x'.join(map(str, shape))}, "
     claims = [
         Claim.at_most(f"{what}{grid} grid: GiB beyond network and image", max(results[f"{grid}/mib"]) / 1024, 2.0)
         for grid in given.memory
     ]
     return claims, results, {"shape": shape, "overlap": 0.5}
-
-
-def _turns(given: argparse.Namespace, part: str, turns: Sequence[Turn], **settings: Any) -> list[dict[str, Any]]:
-    settings["commit"] = commit()
-    return run_turns(part, turns, _kept_turns(given, part), settings, given.stop_at)
-
-
-def _kept_turns(given: argparse.Namespace, part: str) -> Path:
-    return Path(given.work / f"{part}{'_quick' if given.quick else ''}_turns.jsonl")
 
 
 def _job(given: argparse.Namespace, cases: int, shape: tuple[int, int, int]) -> dict[str, Any]:
@@ -171,13 +140,12 @@ def _compared(given: argparse.Namespace, jobs: Sequence[dict[str, Any]]) -> Part
         seconds = figures["seconds"] / len(job["images"])
         return {"s": seconds, "peak_mib": figures["mib"], **same, "dice": _dice(label, truth)}
 
-    turns = [Turn(arm, number, partial(once, arm, job)) for number, job in enumerate(jobs) for arm in arms]
     used = {"shape": jobs[0]["shape"], "channels": given.channels, "overlap": given.overlap, "device": given.device}
     used |= {"cases": len(jobs[0]["images"]), "rounds": len(jobs)}
     results: dict[str, list[float]] = {}
-    for turn, figures in zip(turns, _turns(given, "end", turns, **used), strict=True):
-        for name, value in figures.items():
-            results.setdefault(f"{turn.arm}_{name}", []).extend(value if isinstance(value, list) else [value])
+    for arm, job in ((arm, job) for job in jobs for arm in arms):
+        for name, value in once(arm, job).items():
+            results.setdefault(f"{arm}_{name}", []).extend(value if isinstance(value, list) else [value])
     claims = []
     for arm in arms:
         if arm == "hasten" or "hasten" not in arms:

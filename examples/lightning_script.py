@@ -15,10 +15,10 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from monai.metrics import DiceMetric
 from monai.networks.nets import UNet
 
 from hasten import SlidingWindowInferer
-from hasten.evaluation.overlap import DiceMetric
 from hasten.lightning import HastenCallback, HastenDataModule
 from hasten.nets.losses import DiceCELoss
 

@@ -18,8 +18,7 @@ import hasten
 from hasten.cache.build import get_arena
 from hasten.evaluation.dice import counts_of, dice_of
 from hasten.feed.feed import Feed
-from hasten.prediction.infer import infer_labels
-from hasten.prediction.inference import inference_of
+from hasten.prediction.infer import infer_labels, inference_of
 from hasten.training.plan import plan_run
 from hasten.training.sampling import choose_program
 

@@ -18,14 +18,12 @@ class _Enough(Exception):
 
 
 def labels(job: dict[str, Any]) -> dict[str, float]:
-    """`mib` at the peak beyond the image and what the network alone needs, `seconds`, and `windows` that were run, of
-    the one band of the volume whose number is `band`. Without a number, how many `bands` there are.
+    """`mib` at the peak beyond the image and what the network alone needs, and `windows` that were run, of the first
+    band of the volume.
 
     The stand-in network is one convolution of 1^3: its cost is that of writing all scores of a window. The label map
     counts as a whole, whatever part of it the band fills.
     """
-    import time
-
     import torch
     from torch import nn
 
@@ -50,11 +48,8 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
         channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=job["classes"],
         sums_bytes=job["sums_bytes"],
     )  # fmt: skip
-    resampled = new_shape != shape
-    boxes = infer._bands(shape, how, halo=int(resampled))
-    if job["band"] is None:
-        return {"bands": len(boxes)}
-    box = boxes[job["band"]]
+    boxes = infer._bands(shape, how, halo=int(new_shape != shape))
+    box = boxes[0]
     infer.bands = lambda *_, **__: [box]  # type: ignore[assignment]
     if len(boxes) > 1:
         infer.kept_memory = nullcontext  # type: ignore[assignment]  # as with all bands
@@ -64,7 +59,7 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
             network(torch.zeros(1, 1, *window))
 
     image, alone_mib = torch.randn(1, *shape).half(), _peak(alone)
-    windows, began = 0, time.perf_counter()
+    windows = 0
 
     def run() -> None:
         with suppress(_Enough):
@@ -72,8 +67,7 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
 
     peak = _peak(run)
     rest = prod(new_shape) * (1 - prod(side.stop - side.start for side in box) / prod(shape)) / 2**20
-    seconds = time.perf_counter() - began
-    return {"mib": peak - alone_mib + rest, "seconds": seconds, "windows": windows, "network": alone_mib}
+    return {"mib": peak - alone_mib + rest, "windows": windows, "network": alone_mib}
 
 
 def _peak(work: Callable[[], object]) -> float:

@@ -30,7 +30,7 @@ _HOME = {
     "compile_transforms": "hasten.augment.compile",
     "evaluate": "hasten.evaluation.evaluate",
     "export_weights": "hasten.prediction.export",
-    "load_predictor": "hasten.prediction.predictor",
+    "load_predictor": "hasten.prediction.predict",
     "load_run": "hasten.config.load",
     "make_plan": "hasten.training.choose.budget",
     "predict": "hasten.prediction.predict",

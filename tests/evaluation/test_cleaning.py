@@ -11,8 +11,7 @@ import pytest
 
 from hasten.evaluation import cleaning
 from hasten.evaluation.cleaning import choose_cleanings
-from hasten.evaluation.evaluate import evaluate_pairs, summary_of
-from hasten.evaluation.measures import score_case
+from hasten.evaluation.evaluate import evaluate_pairs, score_case, summary_of
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.prediction.postprocess import Cleaning, postprocessed
 

@@ -11,8 +11,7 @@ import torch
 from hasten.cases.labels import IGNORED
 from hasten.cases.types import Case, Volume
 from hasten.config.schema import PrepareConfig
-from hasten.evaluation.dice import counts_of
-from hasten.evaluation.own_grid import OwnLabels, is_resampled
+from hasten.evaluation.dice import OwnLabels, counts_of, is_resampled
 from hasten.prepare.case import prepare_case, restore_label
 
 LABELS = {0: "background", 3: "a", 7: "b"}

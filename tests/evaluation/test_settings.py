@@ -15,8 +15,8 @@ from hasten.cache.case_set import read_cases
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cli.main import app
 from hasten.config.load import load_run
+from hasten.evaluation.crossval import evaluate_run
 from hasten.evaluation.evaluate import evaluate, read_evaluation
-from hasten.evaluation.settings import evaluate_run
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.prediction.predict import predict
@@ -44,8 +44,6 @@ def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) ->
     scores = {where: read_evaluation(tmp_path / "out" / where) for where in (".", "tried")}
     own, tried = (each.mean() for each in scores.values() if each is not None)
     page = (tmp_path / "out" / "evaluation.html").read_text()
-    assert f"<h1>Validation cases of the run {run.name}, with other settings</h1>" in page
-    assert f"mean Dice {own:.3f} with the run&#39;s own settings, {tried:.3f} with infer.flip_axes=[2]" in page
     assert f"({tried - own:+.4f})" in page
     assert re.search(r'infer.flip_axes</th><td data-label="Own">[^<]*</td><td data-label="Tried">2<', page)
     assert page.count("<figure") == len(scores["."].cases)
@@ -65,12 +63,8 @@ def test_post_processing_is_chosen_and_applied_by_predictions_of_the_run(run: Pa
         cleanings = read_cleanings(run, {"0": "background", "3": "a", "7": "b"})
         assert cleanings
         plain = predict(run, images(run), tmp_path / "plain", postprocess=False)
-        assert (
-            CliRunner().invoke(app, ["predict", str(run), str(images(run)), "--out", str(tmp_path / "c")]).exit_code
-            == 0
-        )
-        before = [read_nifti(path) for path in plain]
-        after = [read_nifti(tmp_path / "c" / path.name).array[0] for path in plain]
+        cleaned = predict(run, images(run), tmp_path / "cleaned")
+        before, after = [read_nifti(path) for path in plain], [read_nifti(path).array[0] for path in cleaned]
         for one, other in zip(before, after, strict=True):
             assert np.array_equal(other, postprocessed(one.array[0], cleanings, one.spacing))
         assert any(not np.array_equal(one.array[0], other) for one, other in zip(before, after, strict=True))

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hasten.evaluation import validation_cases as own
+from hasten.evaluation.crossval import predict_validation, score_validation
 from hasten.evaluation.evaluate import evaluate
 from hasten.phantoms.organs import write_phantoms
 from hasten.training.run import train
 from tests.training.runs import config_of
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(16, 24, 24))
-
-
 RESAMPLED = ("prepare.spacing=[3.5,1.5,1.5]", "prepare.crop_foreground=true", "train.steps=6")
 
 
-@pytest.fixture(scope="module")
-def scored(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A run and its summary; copied by those that change it."""
-    folder = tmp_path_factory.mktemp("scored")
-    summary = train(config_of(data, folder / "cache", *RESAMPLED), folder / "run")
-    own.predict_validation(folder / "run")
-    own.score_validation(folder / "run", surfaces=False)
-    return folder / "run", summary
-
-
-def test_the_dice_of_a_resampled_run_is_that_of_its_label_maps(scored: tuple[Path, dict[str, Any]], data: Path) -> None:
-    out, summary = scored
+def test_the_dice_of_a_resampled_run_is_that_of_its_label_maps(tmp_path: Path) -> None:
+    data, out = write_phantoms(tmp_path / "set", num_cases=6, shape=(16, 24, 24)), tmp_path / "run"
+    summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), out)
+    predict_validation(out)
+    score_validation(out, surfaces=False)
     by_folder = evaluate(out / "validation", data, surfaces=False)
     assert len(by_folder.cases) == summary["cases"]["validation"]
     assert summary["best"]["value"] == pytest.approx(by_folder.mean())

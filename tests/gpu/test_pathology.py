@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from hasten.cases.slide.phantom import write_phantom_slides
-from hasten.pathology.batches import make_batches
+from hasten.pathology.compose import predict_slides
 from hasten.pathology.config import ColourConfig, load
-from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
-from hasten.pathology.tiles import TileSet
+from hasten.pathology.tiles import TileSet, make_batches
 from tests.pathology.conftest import SETTINGS
 
 

@@ -8,17 +8,11 @@ import numpy as np
 
 
 class DataSet:
-    """`load_case` gives data (C, D, H, W), seg (1, D, H, W) with -1 outside, and voxels of classes.
-
-    cascaded: it gives the first stage's label map, too: that of the case with the classes exchanged.
-    """
+    """`load_case` gives data (C, D, H, W), seg (1, D, H, W) with -1 outside, and voxels of classes."""
 
     identifiers: tuple[str, ...] = ("a", "b", "c")
 
-    def __init__(self, *, cascaded: bool = False) -> None:
-        self.cascaded = cascaded
-
-    def load_case(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, Any]]:
+    def load_case(self, name: str) -> tuple[np.ndarray, np.ndarray, None, dict[str, Any]]:
         number = self.identifiers.index(name)
         shape = (12 + number, 14, 16)
         rng = np.random.default_rng(number)
@@ -26,7 +20,6 @@ class DataSet:
         seg[:, 2:5, 3:6, 4:7] = 1
         seg[:, 7:9, 8:10, 9:11] = 2
         data = np.stack([seg[0] + 10 * number, rng.random(shape)]).astype(np.float32)
-        previous = np.array([0, 2, 1], np.uint8)[seg[0]] if self.cascaded else None
         seg[:, 0] = -1
         locations = {value: np.argwhere(seg == value) for value in (1, 2)}
-        return data, seg, previous, {"class_locations": locations}
+        return data, seg, None, {"class_locations": locations}

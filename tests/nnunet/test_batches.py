@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.make_program import CaseSource, make_program
-from hasten.augment.presets import nnunet_chain
-from hasten.nnunet.batches import Augmentation, Batches, chain_of
-from hasten.nnunet.cascade import FirstStage
-from hasten.nnunet.cases import read_cases
-from hasten.nnunet.crop import NnunetCrop
+from hasten.nnunet.batches import Augmentation, Batches, NnunetCrop, chain_of, read_cases
 from tests.nnunet.datasets import DataSet
 
 CPU = torch.device("cpu")
@@ -21,12 +17,11 @@ USUAL = Augmentation(rotate_deg=30.0, mirror_axes=(0, 1, 2), in_plane=False)
 
 
 def batches(
-    *, augmentation: Augmentation | None = None, forced: int = 1, first: int = 0, dims: int = 3,
-    cascaded: bool = False, **options: Any,
-) -> Batches:  # fmt: skip
+    *, augmentation: Augmentation | None = None, forced: int = 1, first: int = 0, dims: int = 3, **options: Any
+) -> Batches:
     patch = PATCH if dims == 3 else (1, 8, 8)
-    store = read_cases(DataSet(cascaded=cascaded), spatial_dims=dims)
-    crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced, keys=tuple(store.values))
+    store = read_cases(DataSet(), spatial_dims=dims)
+    crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced)
     program = make_program(
         chain_of(store, crop, augmentation), CaseSource(store=store), batch_size=2, seed=5, device=CPU
     )
@@ -64,24 +59,6 @@ def test_slices_of_a_2d_configuration() -> None:
     assert seg.max() == 2
 
 
-def test_slices_are_augmented_alike() -> None:
-    """As nnU-Net's dummy 2-D augmentation: D stays as it is, and a volume that is the same in all slices stays so."""
-    chain = nnunet_chain(PATCH, in_plane=True, rotate_deg=180.0, mirror_axes=(1, 2))
-    spatial, mirror, *_ = chain.ops
-    key = torch.arange(64).view(32, 2) * 7919
-    drawn = spatial.draw(key, PATCH, 3)
-    assert not drawn["rotate"][:, 1:].any()
-    assert drawn["rotate"][:, 0].abs().max() > 1.0
-    assert torch.equal(drawn["scale"][:, 0], torch.ones(32))
-    assert torch.equal(drawn["scale"][:, 1], drawn["scale"][:, 2])
-    assert (drawn["scale"] != 1).any()
-    assert torch.equal(mirror.draw(key, PATCH, 3)["sign"][:, 0], torch.ones(32))
-    [lowres] = [op for op in chain.ops if hasattr(op, "ignore_axes")]
-    assert lowres.ignore_axes == (0,)
-    batch = next(batches(augmentation=Augmentation(rotate_deg=180.0, mirror_axes=(), in_plane=True)))
-    assert batch["data"].shape == (2, 2, 8, 8, 8)
-
-
 def test_targets_of_deep_supervision_and_regions() -> None:
     scales = [[1.0, 1.0, 1.0], [0.5, 0.5, 0.5], [0.25, 0.25, 0.25]]
     whole = next(batches(augmentation=USUAL))
@@ -103,19 +80,6 @@ def test_channels_that_are_0_outside_of_the_body() -> None:
         assert not other["data"][:, 1][changed].any()
         assert not (changed & (one["target"][:, 0] > 0)).any()
     assert any(bool((one["data"] != other["data"]).any()) for one, other in zip(plain, masked, strict=True))
-
-
-def test_masks_of_the_first_stage_move_with_the_image() -> None:
-    first_stage = FirstStage(labels=(1, 2), seed=None)
-    for step in range(8):
-        batch = next(batches(augmentation=USUAL, first=step, cascaded=True, first_stage=first_stage))
-        alone = next(batches(augmentation=USUAL, first=step))
-        assert batch["data"].shape == (2, 4, 8, 8, 8)
-        assert torch.equal(batch["data"][:, :2], alone["data"])
-        assert torch.equal(batch["target"], alone["target"])
-        inside = batch["target"] > 0  # the first stage also has voxels outside of the body
-        assert torch.equal(batch["data"][:, 2:3][inside], (batch["target"] == 2)[inside].float())
-        assert torch.equal(batch["data"][:, 3:4][inside], (batch["target"] == 1)[inside].float())
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.cache.arena import PointSets
-from hasten.nnunet.crop import NnunetCrop
+from hasten.nnunet.batches import NnunetCrop
 from hasten.sample.random import sample_key
 
 Shape = tuple[int, int, int]
@@ -71,17 +70,3 @@ def test_it_is_nnunets(shape: Shape, patch: Shape, initial: Shape, ignore: bool,
             one, other = (np.unique(each[:, axis], return_counts=True) for each in (own, wanted))
             assert one[0].tolist() == other[0].tolist()
             assert np.abs(one[1] - other[1]).max() < 5 * np.sqrt(2 * other[1].max())
-
-
-def test_foreground_by_chance() -> None:
-    """nnU-Net's `probabilistic_oversampling`."""
-    crop = NnunetCrop(size=(4, 4, 4), initial_size=(4, 4, 4), batch_size=2, forced=1, forced_prob=0.25)
-    corners = starts(crop, (40, 40, 40), [[(20, 20, 20)]])
-    share = (corners == 18).all(1).float().mean()
-    assert abs(float(share) - 0.25) < 0.03
-
-
-def test_batches_have_one_place_for_foreground() -> None:
-    crop = NnunetCrop(size=(4, 4, 4), initial_size=(4, 4, 4), batch_size=4, forced=2)
-    result = (starts(crop, (400, 40, 40), [[(200, 20, 20)]], 80) == torch.tensor([198, 18, 18])).all(1)
-    assert result.tolist() == list(itertools.islice(itertools.cycle([False, False, True, True]), 80))

@@ -73,13 +73,6 @@ def test_value_and_gradient_are_nnunets(kind: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
-def test_a_network_with_one_output() -> None:
-    from hasten.nnunet.loss import objective
-
-    [scores, *_], target = heads(CLASSES), labels(CLASSES)
-    torch.testing.assert_close(objective(default(True))(scores, target), default(True)(scores, target))
-
-
 @pytest.mark.parametrize("regions", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
 def test_counts_are_nnunets(regions: bool, ignored: bool) -> None:

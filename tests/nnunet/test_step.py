@@ -81,7 +81,7 @@ def test_it_updates_as_nnunets_does(tmp_path: Path, several_ranks: bool) -> None
     assert list(mine.state_dict()) == names
     image, target = batch(9)
     with torch.no_grad():
-        [(value, scores)] = module.evaluate(step, [(image, target)])
+        _, scores = module.evaluate(step, image, target)
         torch.testing.assert_close(scores, theirs(image)[0], rtol=1e-3, atol=1e-3)
     assert all(weight.requires_grad for weight in mine.parameters()) == several_ranks
 

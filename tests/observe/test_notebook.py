@@ -10,8 +10,7 @@ import pytest
 from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
-from hasten.evaluation.evaluate import Evaluation
-from hasten.evaluation.measures import CaseScore
+from hasten.evaluation.evaluate import CaseScore, Evaluation
 from hasten.observe.notebook import PagePath, Plan, Summary, cell_progress
 
 SUMMARY = {

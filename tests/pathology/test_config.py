@@ -9,8 +9,8 @@ from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 
 
 def test_settings_and_overrides_make_a_run() -> None:
-    config = load({"tiles": {"size": 96}, "train": {"epochs": 3}}, ["train.epochs=5", "detect.rates=[1, 2]"])
-    assert (config.tiles.size, config.train.epochs, config.detect.rates) == (96, 5.0, (1.0, 2.0))
+    config = load({"tiles": {"size": 96}, "train": {"epochs": 3}}, ["train.epochs=5"])
+    assert (config.tiles.size, config.train.epochs) == (96, 5.0)
     assert load() == DetectionConfig()
 
 
@@ -18,14 +18,7 @@ def test_settings_and_overrides_make_a_run() -> None:
     ("override", "message"),
     [
         ("tiles.sizes=3", r"override 'tiles.sizes=3': .*did you mean tiles.size"),
-        ("tiles.size=0", r"tiles.size: must be 1 or more \(given 0\)"),
-        ("tiles.ram=big", "tiles.ram: must be a size with a unit, such as 8GiB"),
-        ("detect.threshold=1.5", "detect.threshold: must be 0 to 1"),
-        ("data.fraction=0.9", "data.fraction: must be above 0 and at most 0.5"),
         ("data.backend=bioformats", "data.backend: must be 'auto'"),
-        ("detect.rates=[]", "detect.rates: must be numbers of 0 or more"),
-        ("train.ema=1", "train.ema: must be 0 or more and below 1"),
-        ("kind=segmentation", "kind: must be 'detection'"),
         ("train.device=tpu", "train.device: must be auto, cpu, cuda or cuda:N"),
         ("observe.monitor_every=-1", r"observe.monitor_every: must be 0 \(off\)"),
     ],

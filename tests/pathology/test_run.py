@@ -2,27 +2,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from typer.testing import CliRunner
 
-from hasten.cases.slide.listing import find_slides
 from hasten.checkpoint.file import read_checkpoint
 from hasten.cli.main import app
-from hasten.observe.lock import run_lock
-from hasten.observe.rundir import LOCK
+from hasten.pathology.compose import predict_slides
 from hasten.pathology.config import DetectionConfig, load
-from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
-from hasten.report.read import read_run
 from hasten.training.loop import Loop
 from tests.pathology.conftest import SETTINGS
 
@@ -54,23 +46,6 @@ def test_a_run_leaves_everything(run: Path) -> None:
     assert (run / "env.json").is_file()
 
 
-def test_a_heat_map_says_where_it_lies(run: Path) -> None:
-    heat = np.load(run / "heat_maps" / "phantom_002.npy")
-    about = json.loads((run / "heat_maps" / "phantom_002.json").read_text())
-    assert about["shape"] == list(heat.shape) == [16, 16]
-    assert (about["level"], about["stride"], about["cell"], about["tile"]) == (0, 32, 32.0, 48)
-    assert int((heat > 0).sum()) == about["cells_with_tissue"]
-    with Image.open(run / "heat_maps" / "phantom_002.png") as picture:
-        assert picture.size == (640, 640)
-
-
-def test_reports_have_its_auc(run: Path) -> None:
-    read = read_run(run)
-    assert read.metric == "auc"
-    assert [record.score for record in read.validations]
-    assert not any("lack" in note for note in read.notes)
-
-
 def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
     slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
     result = predict_slides(run, slides, tmp_path / "out", device="cpu")
@@ -91,7 +66,7 @@ def test_the_command_line_predicts_slides_and_replaces_nothing_unasked(
     def predict(*more: str) -> Any:
         return CliRunner().invoke(app, ["predict", str(run), slide, "--out", str(out), "--device", "cpu", *more])
 
-    assert "no label maps" in predict("--regions").output
+    assert "is a run on slides" in predict("--probabilities").output
     assert not out.exists()
     first = predict()
     assert first.exit_code == 0, first.output
@@ -131,40 +106,6 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
         assert (one["step"], one["loss"]) == (other["step"], other["loss"])
 
 
-def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
-    config: DetectionConfig,
-    run: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(run, out)
-    before = (out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()
-
-    def resumed(**settings: Any) -> dict[str, Any]:
-        return train_detection(replace(config, train=replace(config.train, **settings)), out, resume=True)
-
-    with pytest.raises(ValueError, match=r"^train\.optimizer=sgd: can't change .*resumed, .* has adamw"):
-        resumed(optimizer="sgd")
-    with pytest.raises(ValueError, match=r"complete; train\.learning_rate=0\.5 .*start another"):
-        resumed(learning_rate=0.5)
-    with monkeypatch.context() as patch:
-        patch.setattr("hasten.pathology.run.find_slides", lambda source: find_slides(source)[:-1])
-        with pytest.raises(ValueError, match=r"the cases are not those that it was begun with: .* gone"):
-            resumed()
-    with run_lock(out, resume=True), pytest.raises(ValueError, match=f"another run .pid {os.getpid()} "):
-        resumed()
-    assert ((out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()) == before
-    assert resumed(steps=5)["steps"] == 5
-    assert f"{out}: from step 4 on, train.steps changes from 4 to 5" in caplog.text
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").open()]
-    assert {"kind": "resumed", "step": 4, "changed": {"train.steps": [4, 5]}} in lines
-    resumed(steps=5)
-    assert caplog.messages[-1] == f"{out}: the run is complete; nothing is left to train"
-    assert not (out / LOCK).exists()
-
-
 @pytest.mark.slow
 def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Path) -> None:
     settings, out = tmp_path / "slides.yaml", tmp_path / "run"
@@ -176,11 +117,9 @@ def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Pa
 
     code, output = hasten("train", str(settings), *SETTINGS, "--out", str(out))
     assert code == 0, output
-    for line in ("best AUC ", "FROC ", f"report     {out}", f"predict    hasten predict {out} SLIDE..."):
-        assert line in output
+    assert f"predict    hasten predict {out} SLIDE..." in output
     for words, message in (
         (("train", str(settings), "--out", str(tmp_path / "other"), "--folds", "all"), "a run on slides has no folds"),
-        (("train", str(tmp_path), "--resume", "--out", str(out)), "was trained on"),
         (("plan", str(settings)), "is a run on slides, which only `hasten train`"),
     ):
         code, output = hasten(*words)
@@ -191,11 +130,3 @@ def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Pa
     assert json.loads((out / "summary.json").read_text())["steps"] == 5
     assert (out / "monitor.csv").is_file()
     assert "AUC 0." in hasten("watch", str(out), "--once")[1]
-
-
-def test_prediction_needs_a_run_on_slides_and_names_apart(run: Path, phantoms: Path, tmp_path: Path) -> None:
-    slide = phantoms / "slides" / "phantom_002.tif"
-    with pytest.raises(ValueError, match="holds no run on slides"):
-        predict_slides(tmp_path, [slide], tmp_path / "out")
-    with pytest.raises(ValueError, match="two slides are called phantom_002"):
-        predict_slides(run, [slide, slide], tmp_path / "out")

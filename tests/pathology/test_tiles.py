@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from hasten.augment.program import HostSource
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import find_slides
 from hasten.feed.feed import Feed
-from hasten.pathology.batches import balanced, make_batches, normalised
-from hasten.pathology.config import DetectionConfig, load
-from hasten.pathology.tiles import Picked, pick_tiles, read_tiles
+from hasten.pathology.config import DetectionConfig
+from hasten.pathology.tiles import Picked, make_batches, pick_tiles, read_tiles
 
 
 @pytest.fixture
@@ -36,7 +34,6 @@ def test_labels_are_what_the_mask_shows(config: DetectionConfig, picked: list[Pi
 def test_tiles_are_the_slides_pixels(config: DetectionConfig, picked: list[Picked]) -> None:
     tiles = read_tiles(picked, config)
     assert tiles.image.shape == (sum(len(each.numbers) for each in picked), 3, 48, 48)
-    assert tiles.home == "ram"
     first = 0
     for each in picked:
         with open_slide(each.case.slide) as slide:
@@ -47,27 +44,11 @@ def test_tiles_are_the_slides_pixels(config: DetectionConfig, picked: list[Picke
         first += last + 1
 
 
-def test_a_mapped_file_holds_the_same(config: DetectionConfig, picked: list[Picked], tmp_path: Path) -> None:
-    in_memory = read_tiles(picked, config)
-    mapped = read_tiles(picked, replace(config, tiles=replace(config.tiles, ram="1KiB")))
-    assert mapped.home == "file"
-    assert torch.equal(mapped.image, in_memory.image)
-    assert not list((tmp_path / "cache").iterdir())
-
-
 def test_so_many_of_each_class_are_taken(config: DetectionConfig, picked: list[Picked]) -> None:
     few = pick_tiles(find_slides(config.data.source), replace(config, tiles=replace(config.tiles, per_slide=5)))
     for each, whole in zip(few, picked, strict=True):
         assert np.bincount(each.labels, minlength=2).max() <= 5
         assert set(each.numbers.tolist()) <= set(whole.numbers.tolist())
-
-
-def test_both_classes_are_as_many() -> None:
-    label = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
-    result = balanced(label)
-    assert len(result) == 12
-    assert label[list(result)].sum() == 6
-    assert set(result) == set(range(8))
 
 
 def test_batches_are_a_function_of_seed_and_step(config: DetectionConfig, picked: list[Picked]) -> None:
@@ -94,14 +75,3 @@ def test_tiles_gathered_on_the_host_make_the_same_batches(config: DetectionConfi
     for one, other in zip(resident.batches(3, 30), Feed(elsewhere, first=3, last=30), strict=True):
         assert torch.equal(one["image"], other["image"])
         assert torch.equal(one["label"], other["label"])
-
-
-def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, picked: list[Picked]) -> None:
-    tiles = read_tiles(picked, config)
-    off = load(None, [f"augment.{name}=0" for name in ("brightness", "contrast", "saturation", "hue", "flip_prob")]
-               + ["augment.rotate90_prob=0", "augment.zoom_prob=0"]).augment  # fmt: skip
-    batches = make_batches(tiles, off, batch_size=8, seed=0, device=torch.device("cpu"), resident=True)
-    image, label = batches(0)["image"], batches(0)["label"]
-    case = next(iter(batches.latest.draws(0, 1))).case
-    torch.testing.assert_close(image, normalised(tiles.image[case]))
-    assert torch.equal(label, tiles.label[case])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple
-from hasten.prediction.bands import bands
-from hasten.prediction.blend import make_axis, restricted
 from hasten.prediction.canvas import Canvas
-from hasten.prediction.infer import Inference, infer_labels, infer_on_grid
+from hasten.prediction.infer import Inference, infer_on_grid
 from hasten.prediction.regrid import RegridSink
-from hasten.prediction.windows import Windows
+from hasten.prediction.windows import Windows, bands
 
 CPU = torch.device("cpu")
 
@@ -86,21 +83,6 @@ def test_labels_are_those_of_one_band(
     assert torch.equal(*results)
 
 
-def test_gaussian_weights_give_the_same_labels_but_for_rounding() -> None:
-    torch.manual_seed(0)
-    network, volume = nn.Conv3d(1, 3, 3, padding=1), volume_of((17, 20, 21))
-    for new_shape in ((17, 20, 21), (24, 25, 20)):
-        one, many = (infer_on_grid(network, volume, new_shape, make(sums_bytes=size)) for size in (10**9, 0))
-        assert (one == many).float().mean() > 0.9999
-
-
-def test_several_volumes_each_come_once() -> None:
-    network, volumes = Sharp(3), [volume_of(shape) for shape in ((20, 21, 22), (6, 7, 8), (9, 30, 30))]
-    one, many = (dict(infer_labels(network, volumes, make(sums_bytes=size, mode="constant"))) for size in (10**9, 0))
-    assert list(many) == [0, 1, 2]
-    assert all(torch.equal(one[number], many[number]) for number in one)
-
-
 @pytest.mark.parametrize(("new_shape", "classes"), [((48, 64, 64), 20), ((60, 80, 72), 5)])
 def test_the_scores_held_stay_within_the_budget(
     classes: int, new_shape: Triple, monkeypatch: pytest.MonkeyPatch
@@ -141,16 +123,3 @@ def test_one_band_where_it_fits_or_the_classes_are_unknown() -> None:
     assert bands((40, 50, 60), how, 3, 10**9, halo=1) == whole
     assert bands((40, 50, 60), how, 0, 1, halo=1) == whole
     assert len(bands((40, 50, 60), how, 3, 100_000, halo=0)) > 1
-
-
-def test_a_restricted_axis_has_the_windows_that_its_voxels_need() -> None:
-    axis = make_axis(20, 8, 0.5)
-    for first, last in product(range(20), range(1, 21)):
-        if first < last:
-            part = restricted(axis, 8, slice(first, last))
-            assert part.cells[0].start == first
-            assert part.cells[-1].stop == last
-            assert [start for start in axis.starts if start < last and start + 8 > first] == list(part.starts)
-            covered = sum(len(parts) for parts in part.parts)
-            assert covered == sum(len(part.meeting(cell)) for cell in range(len(part.cells)))
-    assert restricted(axis, 8, slice(0, 20)) == axis

@@ -21,8 +21,7 @@ from hasten.config.schema import NetworkConfig
 from hasten.config.settled import planned_run
 from hasten.prediction.bundle import bundle_files
 from hasten.prediction.export import export_weights
-from hasten.prediction.predict import predict
-from hasten.prediction.predictor import load_predictor
+from hasten.prediction.predict import load_predictor, predict
 from hasten.prediction.scores import first_output
 from tests.prediction.test_export import CHANNELS, LABELS, config_of, network_of
 from tests.processes import Program
@@ -48,25 +47,17 @@ def by_monai(bundle: Path, images: Path, out: Path) -> None:
     assert process.returncode == 0, errors[-3000:]
 
 
-PREPARE: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "cropped": {"crop_foreground": True},
-    "resampled": {"spacing": [2.0, 1.0, 0.9]},
-    "window": {"intensity": "window", "window": [0.0, 160.0], "crop_foreground": True},
-}
-
-
 @pytest.mark.parametrize(
     ("prepare", "least"),
     [
-        pytest.param("plain", 0.999, marks=pytest.mark.slow),
-        pytest.param("cropped", 0.999, marks=pytest.mark.slow),
-        ("resampled", 0.98),
-        ("window", 0.999),
+        pytest.param({"crop_foreground": True}, 0.999, marks=pytest.mark.slow),
+        ({"spacing": [2.0, 1.0, 0.9]}, 0.98),
+        ({"intensity": "window", "window": [0.0, 160.0], "crop_foreground": True}, 0.999),
     ],
+    ids=["zscore", "resampled", "window"],
 )
-def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, least: float) -> None:
-    other = variant(run, tmp_path / "run", **PREPARE[prepare])
+def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: dict[str, Any], least: float) -> None:
+    other = variant(run, tmp_path / "run", **prepare)
     for name, affine in AFFINES.items():
         image = anatomy(5)[0]
         image[:2] = image.min()
@@ -162,25 +153,3 @@ def test_what_monai_alone_cannot_do(name: str, dims: int, prepare: dict[str, Any
     content = {"labels": LABELS, "channels": CHANNELS, "spatial_dims": dims}
     with pytest.raises(ValueError, match=message):
         bundle_files(content, config, torch.nn.Identity(), where="best.pt")
-
-
-def test_a_folder_that_exists_is_replaced_only_by_overwrite(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    bundle = tmp_path / "bundle"
-    export_weights(run, bundle, "bundle")
-    (bundle / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists; choose another --out, or add --overwrite"):
-        export_weights(run, bundle, "bundle")
-    export_weights(run, bundle, "bundle", overwrite=True)
-    monkeypatch.setattr("hasten.prediction.outputs.replacing", full)
-    with pytest.raises(ValueError, match=r"metadata.json: .*\(No space left on device\); free some"):
-        export_weights(run, tmp_path / "full", "bundle")
-    monkeypatch.undo()
-    assert (bundle / "notes.txt").read_text() == "mine"
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"file: exists; choose another --out$"):
-        export_weights(run, tmp_path / "file", "bundle", overwrite=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasten.prediction.predict import predict
-from hasten.prediction.predictor import load_predictor
+from hasten.prediction.predict import load_predictor, predict
 from tests.training.phantom_runs import SPACING, anatomy, array_of, save
 
 

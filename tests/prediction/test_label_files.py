@@ -5,18 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from hasten.cases.formats import read_file
 from hasten.cases.nifti import write_nifti
 from hasten.cases.types import Case, Volume
-from hasten.checkpoint.file import write_checkpoint
 from hasten.cli.main import app
-from hasten.config.load import load_run, to_dict
-from hasten.nets.build import build_network
-from hasten.prediction.label_files import LABEL_ENDINGS, write_label
+from hasten.prediction.outputs import LABEL_ENDINGS, write_label
 
 AFFINE = np.array([[-0.8, 0.1, 0.0, 30.0], [0.1, 0.8, 0.0, -12.0], [0.0, 0.0, 2.5, 7.0], [0.0, 0.0, 0.0, 1.0]])
 
@@ -33,9 +29,8 @@ def case(path: Path, shape: tuple[int, ...] = (4, 6, 8)) -> Case:
 @pytest.mark.parametrize("kind", LABEL_ENDINGS)
 @pytest.mark.parametrize("highest", [7, 300])
 def test_what_is_written_is_read_again(tmp_path: Path, kind: str, highest: int) -> None:
-    flat = kind in (".png", ".bmp")
-    values = np.array([0, 3, 255 if kind == ".bmp" else highest], np.int32)
-    label = np.random.default_rng(0).choice(values, (1 if flat else 4, 6, 8))
+    flat = kind == ".png"
+    label = np.random.default_rng(0).choice(np.array([0, 3, highest], np.int32), (1 if flat else 4, 6, 8))
     image = case(tmp_path / ("in/a.png" if flat else "in/a.nii.gz"))
     target = tmp_path / f"a{kind}"
     if kind in (".mha", ".nrrd"):
@@ -43,50 +38,20 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str, highest: int) 
     write_label(target, label, Volume(np.zeros((1, *label.shape)), np.eye(4) if flat else AFFINE), image)
     text = read_file(target, label=True)
     assert np.array_equal(text.array[0], label)
-    if kind not in (".png", ".bmp", ".tif"):
+    if kind not in (".png", ".tif"):
         assert np.allclose(text.affine, AFFINE, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
 
 
-def model(path: Path, num_channels: int, spatial_dims: int) -> Path:
-    """A best.pt that nobody trained."""
-    patch = [8, 8, 8] if spatial_dims == 3 else [1, 8, 8]
-    strides = [[2, 2, 2]] if spatial_dims == 3 else [[1, 2, 2]]
-    config = load_run(
-        None,
-        [
-            f"sample.patch={patch}", f"infer.patch={patch}", "network.name=unet", "network.channels=[4,8]",
-            f"network.strides={strides}",
-            "prepare.spacing=[0,0,0]", "prepare.intensity=zscore", "prepare.window=[0,1]",
-            "prepare.crop_foreground=false", "train.precision=fp32", "train.channels_last=false", "train.device=cpu",
-            "sample.batch_size=1", "sample.stages=[]", "train.steps=1", "train.learning_rate=0.1",
-            "train.validate_every=1", "train.checkpoint_every=1",
-        ],
-    )  # fmt: skip
-    torch.manual_seed(0)
-    network = build_network(config.network, num_channels=num_channels, num_classes=2, spatial_dims=spatial_dims)
-    content = {
-        "weights": network.state_dict(),
-        "config": to_dict(config),
-        "labels": {0: "background", 1: "a"},
-        "channels": [f"channel_{number}" for number in range(num_channels)],
-        "spatial_dims": spatial_dims,
-        "step": 0,
-        "dice": 0.0,
-    }
-    write_checkpoint(path, content)
-    return path
-
-
-def predicted(best: Path, folder: Path, out: Path, *flags: str) -> list[str]:
-    done = CliRunner().invoke(app, ["predict", str(best), str(folder / "imagesTs"), "--out", str(out), *flags])
+def predicted(run: Path, folder: Path, out: Path, *flags: str) -> list[str]:
+    done = CliRunner().invoke(app, ["predict", str(run), str(folder / "imagesTs"), "--out", str(out), *flags])
     assert done.exit_code == 0, done.output
     return sorted(path.name for path in out.iterdir() if path.name != "prediction.json")
 
 
-def test_predict_an_nnunet_folder_of_test_images(tmp_path: Path) -> None:
+def test_predict_an_nnunet_folder_of_test_images(run_of_two_channels: Path, tmp_path: Path) -> None:
     pytest.importorskip("SimpleITK")
-    best, folder = model(tmp_path / "best.pt", 2, 3), tmp_path / "Dataset001_A"
+    best, folder = run_of_two_channels, tmp_path / "Dataset001_A"
     for name in ("p_01", "p_02"):
         for channel in range(2):
             case(folder / f"imagesTs/{name}_{channel:04d}.nii.gz")

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
 from hasten.prediction.model import probability_writer
-from hasten.prediction.outputs import write_probabilities
 from hasten.prediction.regrid import RegridSink
 from hasten.prepare.types import Geometry
 
@@ -65,19 +61,3 @@ def test_all_scores_at_once_are_the_reference(
         assert (turned[:, outside] == np.array([[1], [0], [0]])).all()
     dense = interpolate(scores[None], size=new_shape, mode="trilinear", align_corners=False)[0]
     np.testing.assert_allclose(box, activation(dense).numpy(), atol=2e-3)
-
-
-def test_a_disk_that_fills_up_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(zipfile.ZipFile):
-        def open(self, name: Any, *words: Any, **named: Any) -> Any:
-            if name == "classes.npy":
-                raise OSError(28, "No space left on device")
-            return super().open(name, *words, **named)
-
-    before = tmp_path / "a.npz"
-    before.write_text("before")
-    monkeypatch.setattr(zipfile, "ZipFile", Full)
-    with pytest.raises(OSError, match="No space left"):
-        write_probabilities(before, np.zeros((2, 3, 4, 5), np.float16), ("a", "b"))
-    assert before.read_text() == "before"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -88,20 +88,6 @@ def test_it_decides_as_all_interpolated_scores_do(
     assert bool((actual == expected.argmax(0))[best[0] - best[1] > 1e-5].all())
 
 
-def test_few_scores_are_held_at_once() -> None:
-    shape, new_shape = (64, 12, 12), (90, 20, 20)
-    scores = smooth_scores(4, shape, 0)
-    sink = RegridSink(shape, new_shape, CPU, axis=0)
-    most = 0
-    for start in range(0, 64, 8):
-        for half in (slice(0, 6), slice(6, 12)):
-            slot = slice(start, start + 8), half, slice(0, 12)
-            sink.take(slot, scores[(slice(None), *slot)], lambda: torch.ones(()))
-            most = max(most, sum(piece.sums[0].numel() for layer in sink._layers.values() for piece in layer.pieces))
-    assert most <= 9 * 12 * 12
-    assert bool((sink.result() == reference(scores, new_shape, None).argmax(0)).float().mean() > 0.999)
-
-
 SPACINGS: list[tuple[list[Any], int | None]] = [
     ([(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)], None),
     ([(3.1, 1.0, 1.0), (1.0, 1.0, 1.0)], 0),

@@ -18,9 +18,8 @@ from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.evaluation import crossval
-from hasten.evaluation.crossval import summarise
+from hasten.evaluation.crossval import evaluate_run, summarise
 from hasten.evaluation.evaluate import evaluate
-from hasten.evaluation.settings import evaluate_run
 from hasten.prediction.postprocess import Cleaning, postprocessed
 from hasten.prediction.predict import predict
 from hasten.report.page import write_report

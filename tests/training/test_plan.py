@@ -18,8 +18,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.observe.rundir import write_json
 from hasten.phantoms.organs import write_phantoms
-from hasten.prediction.infer import padded_size
-from hasten.prediction.inference import inference_of
+from hasten.prediction.infer import inference_of, padded_size
 from hasten.runtime.device import pick_device
 from hasten.training.plan import build_net, plan_run, plan_to_dict
 

@@ -1,9 +1,8 @@
-"""Sliding windows and metrics on the fake device."""
+"""Sliding windows on the fake device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import torch
 
 from hasten.config.schema import Triple
-from hasten.evaluation.overlap import ConfusionMatrixMetric
-from hasten.prediction.infer import Inference, infer_labels, sliding_window
+from hasten.prediction.infer import Inference, infer_labels
 from tests.contracts.test_networks import config_of
-from tests.gpu.test_metrics import made as metrics
-from tests.gpu.test_metrics import update
+from tests.prediction.window_scores import sliding_window
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
 from tools.gpu_dry.table import Check
 from tools.gpu_dry.training import CLASSES, PRECISIONS, made
@@ -28,8 +25,6 @@ def evaluation_checks() -> Iterator[Check]:
         for overlapping in (False, True):
             how = how_of(dims, precision, last, sums=precision, overlapping=overlapping, flip_axes=(1, 2))
             yield Check("windows", f"{'masks' if overlapping else 'labels'}, {title}", partial(_labels, how))
-    for number, metric in enumerate(metrics()):
-        yield Check("metrics", type(metric).__name__, partial(_metric, number))
 
 
 def how_of(dims: int, precision: str, last: bool, **options: Any) -> Inference:
@@ -69,17 +64,3 @@ def _labels(how: Inference) -> None:
         dtype = torch.bool if how.overlapping else torch.uint8
         labels = results[number]
         expect("labels", (labels.dtype, labels.device, tuple(labels.shape)), (dtype, CUDA, shape))
-
-
-def _metric(number: int) -> None:
-    metric = metrics()[number]
-    with fake_cuda():
-        score = torch.empty(8, 4, 24, 20, 16, device=CUDA)
-        label = torch.empty(8, 1, 24, 20, 16, dtype=torch.uint8, device=CUDA)
-        with NoHostCopies():
-            update(metric, score, label)
-        # MONAI's arithmetic, which this one is made of, copies a constant from the host.
-        with nullcontext() if isinstance(metric, ConfusionMatrixMetric) else NoHostCopies():
-            result = metric.aggregate()
-        result = result[0] if isinstance(result, list) else result
-        expect("metric", result.device, CUDA)

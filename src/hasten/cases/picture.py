@@ -177,8 +177,5 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
     if isinstance(error, FileNotFoundError):
         return ValueError(f"{path}: does not exist; check the path.")
     if isinstance(error, Image.DecompressionBombError):
-        return ValueError(
-            f"{path}: has too many pixels to read whole ({error}); cut it into tiles, or to "
-            "predict it save it as .tif, which is read in parts."
-        )
+        return ValueError(f"{path}: has too many pixels to read whole ({error}); cut it into tiles.")
     return ValueError(f"{path}: cannot be read as a picture ({error}); check or convert the file.")

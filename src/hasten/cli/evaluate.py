@@ -68,8 +68,8 @@ def evaluate(
     these change.
     """
     from hasten.evaluation.evaluate import evaluate_pairs, write_evaluation
+    from hasten.evaluation.examples import examples_of
     from hasten.evaluation.pairs import find_pairs
-    from hasten.evaluation.pictures import examples_of
     from hasten.report.evaluation_page import write_evaluation_page
 
     overrides = [word for word in words or () if _SETTING.match(word)]
@@ -111,8 +111,8 @@ def _of_run(
     quiet: bool,
     out: Path | None,
 ) -> None:
+    from hasten.evaluation.crossval import evaluate_run
     from hasten.evaluation.evaluate import write_evaluation
-    from hasten.evaluation.settings import evaluate_run
     from hasten.report.evaluation_page import write_trials_page
 
     show = counted()

@@ -21,9 +21,6 @@ def export(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists already.")] = False,
-    tolerance: Annotated[
-        float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
-    ] = 1e-4,
     trust_changed_code: TrustChangedCode = False,
 ) -> None:
     """Write a run's best weights for other programs, and check that they give the same scores."""
@@ -34,7 +31,6 @@ def export(
         out,
         format,  # type: ignore[arg-type]
         overwrite=overwrite,
-        tolerance=tolerance,
         trust_changed_code=trust_changed_code,
     )
     if exported.format == "bundle":

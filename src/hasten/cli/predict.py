@@ -35,10 +35,6 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="Leave label maps that were written with these settings; write the others.")
     ] = False,
-    regions: Annotated[
-        bool,
-        typer.Option("--regions", help="Also write a mask of each overlapping class, each in its own folder."),
-    ] = False,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Write CASE.npz with the probabilities of each class, too.")
     ] = False,
@@ -73,8 +69,12 @@ def predict(
     from hasten.pathology.config import is_detection_run
 
     if is_detection_run(run):
-        _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
-        _predict_slides(run, inputs, out, overwrite=overwrite, device=device)
+        from hasten.pathology.compose import predict_slides
+
+        if any((trust_changed_code, probabilities, resume, ending, ensemble, not postprocessing, overrides)):
+            raise ValueError(f"{run}: is a run on slides, which takes --out, --overwrite and --device only")
+        detections = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
+        echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {detections}")
         return
 
     from hasten.prediction.predict import predict as segment
@@ -83,26 +83,8 @@ def predict(
     tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     written = segment(
         [run, *ensemble] if ensemble else run, inputs, out, overrides=overrides, overwrite=overwrite, resume=resume,
-        regions=regions, probabilities=probabilities, ending=ending, device=device,
+        probabilities=probabilities, ending=ending, device=device,
         trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
     )  # fmt: skip
-    beside = (", and the masks of its regions" if regions else "") + (", and probabilities" if probabilities else "")
+    beside = ", and probabilities" if probabilities else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
-
-
-def _predict_slides(run: Path, inputs: list[Path], out: Path, *, overwrite: bool, device: str) -> None:
-    from hasten.pathology.predict import predict_slides
-
-    detections = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
-    echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {detections}")
-
-
-def _check_slides(run: Path, trust_changed_code: bool, *of_label_maps: object) -> None:
-    """Raise ValueError for options that a run on slides does not have."""
-    if trust_changed_code:
-        raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
-    if any(of_label_maps):
-        raise ValueError(
-            f"{run}: is a run on slides, which have no label maps; leave out --regions, --probabilities, --ending, "
-            "--ensemble, --no-postprocessing and settings of infer"
-        )

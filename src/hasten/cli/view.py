@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import Quiet, TrustChangedCode, run_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import counted, echo
 
 
 def view(
@@ -57,13 +57,16 @@ def view(
     run = Path(source)
     if is_detection_run(run):
         raise ValueError(f"{run}: is a run on slides, which has no label maps; its heat maps are `hasten predict`'s")
+    show = counted()
+    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     pages = write_case_pages(
-        run, words or [], out or run / "view", predictions=predictions, device=device,
-        trust_changed_code=trust_changed_code, tick=None if quiet else _show,
-    )  # fmt: skip
+        run,
+        words or [],
+        out or run / "view",
+        predictions=predictions,
+        device=device,
+        trust_changed_code=trust_changed_code,
+        tick=tick,
+    )
     for page in pages:
         echo(f"view       {page}")
-
-
-def _show(done: int, total: int, target: Path) -> None:
-    echo(f"{done}/{total}  {target.name}", err=True)

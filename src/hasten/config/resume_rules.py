@@ -81,7 +81,6 @@ RUN_RULES: Rules = {
     "train.validate_every": Rule("training", auto=True),
     "train.validate_from": _TRAINING,
     "infer.batch_size": _MACHINE,
-    "infer.sums_on_host": _MACHINE,
     "infer.*": Rule("training", "scores of validations before and after can't be compared", auto=True),
     "observe.*": _MACHINE,
     **_rules("distribute", "parts exchange_every", Rule("training", "the samples are drawn in another order")),

@@ -326,8 +326,6 @@ class InferConfig:
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
-    sums_on_host: bool = False
-    """Add up the scores of windows in host memory from the start, and not only where the device has no room."""
 
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]

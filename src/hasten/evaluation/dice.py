@@ -1,15 +1,22 @@
-"""Streaming Dice and IoU: three counts per case and class, nothing else is kept."""
+"""Counts of each case and class, and the Dice and IoU that they give: nothing else of a case is kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from hasten.evaluation.counts import confusion_counts
+from hasten.cache.memory import available_memory
+from hasten.cases.labels import IGNORED, read_label_values, to_class_index
+from hasten.cases.types import Case
 from hasten.nets.losses.regions import Members, region_masks
+from hasten.nets.over_ranks import several_ranks
+from hasten.prepare.orient import orient
+from hasten.prepare.types import Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +89,109 @@ def dice_of(counts: Tensor, class_names: list[str]) -> Dice:
         iou=float(iou.nanmean(1).nanmean()),
         iou_per_class=dict(zip(class_names, iou.nanmean(0).tolist(), strict=True)),
     )
+
+
+def confusion_counts(y_pred: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
+    """(B, K, 4) int64 on the device: true positives, false positives, true negatives, false negatives.
+
+    y_pred, y: masks (B, K, ...), where what is not 0 is held; with num_classes (K) both (B, 1, ...) class index, of
+    which a number that is no class counts for none. No device value is read.
+    """
+    count = _of_masks
+    if num_classes and y_pred.device.type == "cpu":
+        count = _of_label_maps
+    counts = torch.stack([count(predicted, label, num_classes) for predicted, label in zip(y_pred, y, strict=True)])
+    hit, predicted, labelled = counts.unbind(2)
+    missed = labelled - hit
+    total = y_pred[0, 0].numel()
+    return torch.stack([hit, predicted - hit, total - predicted - missed, missed], dim=2)
+
+
+def _of_masks(predicted: Tensor, labelled: Tensor, classes: int | None) -> Tensor:
+    # Whole-tensor counts: on a CPU several times as fast as sums over some of the axes, and exact for any size.
+    sides = [
+        [side[0] == number for number in range(classes)] if classes else [channel != 0 for channel in side]
+        for side in (predicted, labelled)
+    ]
+    return torch.stack(
+        [
+            torch.stack([torch.count_nonzero(each) for each in (one & other, one, other)])
+            for one, other in zip(*sides, strict=True)
+        ]
+    )
+
+
+def _of_label_maps(predicted: Tensor, labelled: Tensor, classes: int | None) -> Tensor:
+    # One pass for all classes. Not for a GPU: there bincount waits for the largest index.
+    assert classes is not None
+    base = classes + 2
+    predicted_map, labelled_map = (
+        (side.to(torch.int32).clamp(-1, classes) + 1).reshape(-1) for side in (predicted, labelled)
+    )
+    table = torch.bincount(labelled_map * base + predicted_map, minlength=base**2).view(base, base)
+    return torch.stack([table.diagonal(), table.sum(0), table.sum(1)], dim=1)[1:-1]
+
+
+def counts_over_ranks(counts: Tensor) -> Tensor:
+    """Counts of one shape on every rank, added up. Every rank must call it."""
+    if not several_ranks():
+        return counts
+    gathered: list[Tensor | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, counts.cpu())
+    return torch.stack([part for part in gathered if part is not None]).sum(0).to(counts.device)
+
+
+_MEMORY_SHARE = 8
+"""Label maps are kept while they take at most this part of the free memory; others are read for each validation."""
+
+
+class OwnLabels:
+    """Label maps of cases on the voxels of their files, turned and cropped as the prepared cases are."""
+
+    def __init__(self, labels: dict[int, str], *, ignore: int | None, regions: Members) -> None:
+        """labels: label value to class name. ignore: a label value. regions: as for `counts_of`."""
+        self._labels, self._ignore, self._regions = labels, ignore, regions
+        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
+        self._room = available_memory() // _MEMORY_SHARE
+
+    def counts(self, prediction: Tensor, case: Case, geometry: Geometry) -> Tensor:
+        """(K, 3) as `counts_of` gives them, of a prediction on the voxels of geometry.crop_shape.
+
+        Labelled voxels outside the box count as missed. Raises ValueError for a label file that changed.
+        """
+        label, outside = self._kept.get(case.id) or self._read(case, geometry)
+        counts = self._counts(prediction, label.to(prediction.device))
+        counts[:, 2] += outside.to(counts.device)
+        return counts
+
+    def _read(self, case: Case, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """The label map in the box, and (K,) labelled voxels of each class outside."""
+        assert case.label is not None
+        volume = read_label_values(case.label, self._labels, self._ignore)
+        index = to_class_index(volume.array[0], self._labels, case.label, self._ignore)
+        if index.shape != geometry.source_shape:
+            raise ValueError(f"{case.label}: was changed during the run; its shape is now {index.shape} (D, H, W)")
+        whole = orient(index, geometry.permute, geometry.flip)
+        box = tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))
+        label, rest = torch.from_numpy(np.array(whole[box])), np.array(whole)
+        rest[box] = 0
+        case_labels = label, self._counts(None, torch.from_numpy(rest))[:, 2]
+        if label.numel() <= self._room:
+            self._room -= label.numel()
+            self._kept[case.id] = case_labels
+        return case_labels
+
+    def _counts(self, prediction: Tensor | None, label: Tensor) -> Tensor:
+        """Counts as `counts_of` gives them; None predicts background everywhere."""
+        if prediction is None:
+            lead, dtype = ((len(self._regions),), torch.bool) if self._regions else ((), label.dtype)
+            prediction = label.new_zeros((*lead, *label.shape), dtype=dtype)
+        ignore_index = None if self._ignore is None else IGNORED
+        return counts_of(
+            prediction, label, num_classes=len(self._labels), regions=self._regions, ignore_index=ignore_index
+        )
+
+
+def is_resampled(geometry: Geometry) -> bool:
+    """Whether the prepared case has other voxels than its file."""
+    return geometry.shape != geometry.crop_shape

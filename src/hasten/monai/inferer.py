@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
-from hasten.prediction.blend import Mode
-from hasten.prediction.canvas import ArgmaxSink, Scores, Sink, score_room
+from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
 from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory

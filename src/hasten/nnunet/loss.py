@@ -12,7 +12,7 @@ from nnunetv2.training.loss.robust_ce_loss import RobustCrossEntropyLoss
 from nnunetv2.utilities.helpers import softmax_helper_dim1
 from torch import Tensor
 
-from hasten.evaluation.counts import confusion_counts
+from hasten.evaluation.dice import confusion_counts
 from hasten.nets.build import Loss
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.modules import DiceCELoss

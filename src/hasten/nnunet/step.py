@@ -1,9 +1,8 @@
-"""The training step of nnU-Net's trainer, with the switches of `hasten train`: set where this machine is faster so."""
+"""The training step of nnU-Net's trainer, set as this machine is faster, and as one CUDA graph that reads the batch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +20,10 @@ from hasten.nets.surgery.operate import operate
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.optim.base import lay_out_moments
-from hasten.optim.groups import exempt_parameters, transposed_filters
-from hasten.optim.muon import Muon
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
+from hasten.training.capture import CapturedStep, why_not
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 
@@ -33,8 +31,6 @@ log = logging.getLogger(__name__)
 
 LEAST_ITERATIONS = 1000
 """Shortest training, in iterations, for which anything is measured or compiled: both take up to a minute."""
-MUON_RATE = 0.002
-"""Learning rate at the start with HASTEN_OPTIMIZER=muon, where SGD's is 0.01."""
 _CLIP_NORM = 12.0
 _AS_NNUNET = "as in nnU-Net"
 
@@ -126,20 +122,11 @@ def is_idle(device: torch.device) -> bool:
     return device.type != "cpu" or other_cores() <= BUSY
 
 
-def evaluate(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """() loss and (B, K, ...) scores of the finest output of each batch, as the step computes them, from one pass.
-
-    batches: image and target as of the step.
-    """
-    images = [image for image, _ in batches]
+def evaluate(step: TrainStep, image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """() loss and (B, K, ...) scores of the finest output, as the step computes them. image, target: as of the step."""
     with step.autocast(), gpu_forms(step.channels_last and step.fused_kernels):
-        output = step.network(step.to_layout(torch.cat(images) if len(images) > 1 else images[0]))
-    heads = [output] if isinstance(output, Tensor) else output
-    outputs = zip(*(head.split([len(image) for image in images]) for head in heads), strict=True)
-    return [
-        (step.loss(scores[0] if isinstance(output, Tensor) else scores, target), scores[0])
-        for scores, (_, target) in zip(outputs, batches, strict=True)
-    ]
+        output = step.network(step.to_layout(image))
+    return step.loss(output, target), output if isinstance(output, Tensor) else output[0]
 
 
 def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -157,14 +144,6 @@ def _fused_again(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
     lay_out_moments(optimizer)
-
-
-def muon(network: nn.Module, weight_decay: float) -> Muon:
-    """Muon, used instead of nnU-Net's SGD."""
-    return Muon(
-        network.parameters(), lr=MUON_RATE, transposed=transposed_filters(network), exempt=exempt_parameters(network),
-        weight_decay=weight_decay,
-    )  # fmt: skip
 
 
 def _fuse_norms(network: nn.Module, setting: StepSetting) -> Accelerator:
@@ -196,3 +175,59 @@ def _variants(device: torch.device) -> list[Variant]:
     """The first is what the others are compared with. Before Ampere, GPUs have no other than nnU-Net's fp16."""
     slow = device.type != "cpu" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FAST_BF16)
     return [_usual(device)] if slow else candidates(device, TrainConfig())
+
+
+def why_not_captured(step: TrainStep, setting: StepSetting) -> str | None:
+    """Why the step is not captured; None if no reason is known beforehand."""
+    if setting.several_ranks:
+        return "several processes share the step"
+    reason = why_not(step)
+    if reason is None and setting.loss_asks_host:
+        return "the loss asks the host whether a batch has labelled voxels"
+    if reason is None and not setting.measured:
+        return f"capturing takes a dozen steps, and is tried in trainings of {LEAST_ITERATIONS} iterations or more"
+    return reason
+
+
+class GraphedStep:
+    """`graphed(image, target)` trains on a batch, after a few steps as one CUDA graph where that is faster.
+
+    nnU-Net's loop asks a loader for each batch, so it is copied to where the graph reads it. A batch of another shape
+    than the first runs without the graph.
+    """
+
+    def __init__(self, step: TrainStep, setting: StepSetting) -> None:
+        self._step, self._reason = step, why_not_captured(step, setting)
+        self._inputs: tuple[Tensor, ...] = ()
+        self._static: tuple[Tensor, ...] = ()
+        self._captured = None if self._reason else CapturedStep(step=step, load=self._load, batch=self._batch)
+
+    @property
+    def accelerator(self) -> Accelerator:
+        if self._captured is None:
+            return Accelerator(False, "data", str(self._reason))
+        return self._captured.accelerator
+
+    def __call__(self, image: Tensor, target: Tensor) -> Tensor:
+        """() float32 loss on the device."""
+        self._inputs = image, target
+        if self._captured is not None and not self._static:
+            self._static = image.clone(), target.clone()
+        if self._captured is None or any(
+            each.shape != other.shape for each, other in zip(self._inputs, self._static, strict=True)
+        ):
+            return self._step(image, target, 0)
+        return self._captured(0)
+
+    def close(self) -> None:
+        """Free the graph's memory. Later steps run without it."""
+        if self._captured is not None:
+            self._captured.close()
+
+    def _load(self, index: int) -> None:
+        for static, value in zip(self._static, self._inputs, strict=True):
+            static.copy_(value)
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        image, target = self._static
+        return image, target

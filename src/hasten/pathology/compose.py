@@ -1,35 +1,111 @@
-"""Training on slides by the engine's loop: `compose_slides` makes batches and step, `TileEvaluator` validates."""
+"""The tile classifier, its training on slides by the engine's loop, and its heat maps of new slides."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hasten.config.decision import Accelerator, Accelerators
+from hasten.cache.key import cache_dir
+from hasten.checkpoint.file import read_checkpoint
+from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
-from hasten.config.schema import DistributeConfig
+from hasten.config.schema import CacheConfig, DistributeConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
+from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
-from hasten.pathology.batches import balanced, make_batches
-from hasten.pathology.config import DetectionConfig, FitConfig, shared_settings
-from hasten.pathology.evaluate import TileResult, evaluate_tiles
-from hasten.pathology.heatmap import Scorer
-from hasten.pathology.network import build_classifier, choose_variant, tile_loss
-from hasten.pathology.tiles import TileSet, num_threads
+from hasten.pathology.config import (
+    ClassifierConfig,
+    DetectionConfig,
+    FitConfig,
+    is_detection_run,
+    load,
+    shared_settings,
+)
+from hasten.pathology.evaluate import (
+    DETECTIONS_CSV,
+    HEAT_MAP_ENDINGS,
+    Detection,
+    Scorer,
+    TileResult,
+    evaluate_tiles,
+    heat_map_grid,
+    scan,
+    write_detections,
+)
+from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads, open_case
 from hasten.runtime.device import pick_device
-from hasten.runtime.memory_format import to_memory_format
-from hasten.runtime.variant import Variant
+from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
+from hasten.runtime.memory_format import memory_format, to_memory_format
+from hasten.runtime.variant import Precision, Variant, explain
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents
 from hasten.training.compose import make_step
+
+
+def build_classifier(config: ClassifierConfig) -> nn.Module:
+    """(B, 3, H, W) to (B, 1) logits: torchvision's ResNet-18, as in MONAI's pathology tutorial, untrained."""
+    from monai.networks.nets import ResNet
+
+    network: nn.Module = ResNet(
+        block="basic", layers=[2, 2, 2, 2], block_inplanes=[config.width * factor for factor in (1, 2, 4, 8)],
+        spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2, shortcut_type="B", bias_downsample=False,
+    )  # fmt: skip
+    return network
+
+
+def tile_loss(output: Tensor, label: Tensor) -> Tensor:
+    """() binary cross-entropy. output: (B, 1) logits; label: (B, ...), of which the first value is the tile's."""
+    target = label.reshape(len(label), -1)[:, :1].to(torch.float32)
+    return nn.functional.binary_cross_entropy_with_logits(output.float(), target)
+
+
+def choose_variant(
+    network: nn.Module, config: DetectionConfig, device: torch.device, seconds: float = math.inf
+) -> tuple[Variant, Accelerators]:
+    """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place.
+
+    seconds: the time that measuring may take.
+    """
+    train, size = config.train, config.tiles.size
+    note = ""
+    if device.type == "cpu" and train.precision in (None, "bf16"):
+        tiny = tiny_layers(network, torch.zeros(2, 3, size, size))
+        if tiny:
+            keep_fp32(network, tiny)
+            note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
+    supported: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
+    precisions = supported if train.precision is None else [train.precision]
+    formats = [False, True] if train.channels_last is None else [train.channels_last]
+    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    variant, why = allowed[0], GIVEN
+    if len(allowed) > 1:
+        probe = Probe(
+            loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
+            device=device,
+        )  # fmt: skip
+        memory = cache_dir(CacheConfig()) / "measured"
+        measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, seconds))
+        variant, why = measured.variant, explain(measured)
+    accelerators = {
+        "precision": Accelerator(
+            variant.precision != "fp32",
+            "measured" if train.precision is None else "user",
+            f"{variant.precision}: {why}{note}",
+        ),
+        "channels-last": Accelerator(variant.channels_last, "measured" if train.channels_last is None else "user", why),
+    }
+    return variant, accelerators
+
 
 _READING = 2.0
 """Approximate time to read and score a tile of a slide, relative to scoring one in memory."""
@@ -50,8 +126,7 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
         tiles, config.augment, batch_size=config.train.batch_size, seed=config.train.seed, device=device,
         resident=resident,
     )  # fmt: skip
-    host = {"ram": "host memory", "file": "a mapped file"}[tiles.home]
-    where = "GPU memory" if resident and device.type == "cuda" else host
+    where = "GPU memory" if resident and device.type == "cuda" else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     how = batches.why or "not compiled"
     accelerators["batched augmentation"] = Accelerator(True, "default", f"one program for a batch; {how}")
@@ -137,3 +212,47 @@ class TileEvaluator:
             "weights": network.state_dict(), "config": dump_run(self.config), "variant": asdict(self.variant),
             "step": step, "auc": score.auc,
         }  # fmt: skip
+
+
+def predict_slides(
+    run: str | Path, slides: Sequence[str | Path], out: str | Path, *, overwrite: bool = False, device: str = "auto"
+) -> Path:
+    """NAME.npy, NAME.json and NAME.png of each slide in `out`, and detections.csv of all, whose path is returned.
+
+    Raises ValueError for a directory that holds no detection run, two slides of one name, files that exist without
+    `overwrite`, and what opening a slide does, before anything is written.
+    """
+    config, scorer = load_scorer(run, device)
+    paths, out = [Path(slide) for slide in slides], Path(out)
+    names = [path.stem for path in paths]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two slides are called {twice}; name one a time")
+    targets = [out / DETECTIONS_CSV, *(out / f"{name}{ending}" for name in names for ending in HEAT_MAP_ENDINGS)]
+    existing = next((target for target in targets if target.exists()), None)
+    if existing is not None and not overwrite:
+        raise ValueError(f"{existing}: exists; add --overwrite to replace it, or choose another --out")
+    for path in paths:
+        with open_case(path, config.data) as slide:
+            heat_map_grid(slide, config)  # a slide without the level is refused before anything is written
+    rows: list[Detection] = []
+    for path, name in zip(paths, names, strict=True):
+        with open_case(path, config.data) as slide:
+            rows += scan(slide, name, scorer, config, out).rows(name)
+    write_detections(out / DETECTIONS_CSV, rows)
+    return out / DETECTIONS_CSV
+
+
+def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig, Scorer]:
+    """The settings and the classifier of a run. Raises ValueError for a directory without a detection run."""
+    if not is_detection_run(run):
+        raise ValueError(f"{run}: holds no run on slides (its run.yaml does not say kind: detection)")
+    content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)
+    config = load(Path(run) / "run.yaml")
+    target, variant = pick_device(device), Variant(**content["variant"])
+    if target.type == "cpu" and variant.precision == "tf32":
+        variant = Variant(precision="fp32", channels_last=variant.channels_last)
+    network = build_classifier(config.network)
+    network.load_state_dict(content["weights"])
+    network = network.to(target, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]
+    return config, scorer_of(network, config, variant, target)

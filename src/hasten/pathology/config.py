@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from annotated_types import Gt, Interval
 
-from hasten.config.check import check_device, check_observe, check_size, wrong
+from hasten.config.check import check_device, check_observe
 from hasten.config.load import load_as
 from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import (
@@ -25,9 +25,8 @@ from hasten.config.schema import (
     Share,
 )
 from hasten.config.settled import fields_of
-from hasten.config.size import Amount, Seconds
+from hasten.config.size import Seconds
 from hasten.config.yaml_file import load_yaml
-from hasten.evaluation.froc import RATES
 from hasten.observe.rundir import RUN_YAML
 from hasten.runtime.variant import Precision
 
@@ -68,10 +67,6 @@ class TilesConfig:
     """A tile is positive if a lesion covers this share of its middle (half as long as it); negative if it has none."""
     per_slide: Count = 2000
     """Tiles of each class that are taken from a slide at most, drawn by the seed."""
-    home: Literal["auto", "ram", "file"] = "auto"
-    """Place of the training tiles; `auto` takes memory up to `ram`, else a file in the cache folder."""
-    ram: Amount = "auto"
-    """Memory for tiles, such as 64GiB; `auto` takes half of what is free."""
     num_threads: Count | None = None
     """Threads that read slides; None takes the number of usable cores."""
 
@@ -146,8 +141,6 @@ class DetectConfig:
     """Lesions closer to each other than this are one (Camelyon: 75 um)."""
     itc_um: float = 200.0
     """Lesions shorter than this are isolated tumour cells, which do not count (Camelyon: 200 um)."""
-    rates: tuple[NonNegative, ...] = RATES
-    """False positives per slide at which the sensitivity is taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,8 +161,6 @@ class DetectionConfig:
 DETECTION_RULES: Rules = {
     "kind": Rule("fixed"),
     "data.*": Rule("fixed"),
-    "tiles.home": Rule("machine"),
-    "tiles.ram": Rule("machine"),
     "tiles.num_threads": Rule("machine"),
     "tiles.*": Rule("fixed"),
     "augment.*": Rule("training"),
@@ -198,7 +189,7 @@ def load(settings: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
     """
     path = Path(settings) if isinstance(settings, (str, Path)) else None
     tree = None if isinstance(settings, (str, Path)) else settings
-    return load_as(DetectionConfig, check_slides, path, overrides, tree=tree)
+    return load_as(DetectionConfig, lambda config: list(_mistakes(config)), path, overrides, tree=tree)
 
 
 def is_detection_run(run: str | Path) -> bool:
@@ -211,19 +202,12 @@ def is_detection_run(run: str | Path) -> bool:
     return isinstance(tree, dict) and tree.get("kind") == "detection"
 
 
-def check_slides(config: DetectionConfig) -> list[str]:
-    """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none."""
-    return list(_mistakes(config))
-
-
 def _mistakes(config: DetectionConfig) -> Iterator[str]:
+    """Every mistake as "dotted.path: what is wrong (given ...)"."""
     tiles = config.tiles
     if tiles.level is not None and tiles.mpp is not None:
         yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
-    yield from check_size("tiles.ram", tiles.ram)
     yield from check_device(config.train.device)
-    if not config.detect.rates:
-        yield wrong("detect.rates", "must be numbers of 0 or more", [])
     yield from check_observe(config.observe)
 
 

@@ -1,4 +1,4 @@
-"""The HTML report of a detection run: FROC, validation history and heat maps."""
+"""The HTML report of a detection run: FROC and heat maps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from hasten.observe.rundir import METRICS_JSONL, REPORT_HTML, read_jsonl
-from hasten.observe.values import accelerators
+from hasten.observe.rundir import REPORT_HTML
 from hasten.pathology.evaluate import HEAT_MAPS, SlideResult
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
@@ -32,18 +31,11 @@ def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results
         ("AUC of tiles", "none" if best is None else f"{best:.4f}", f"best, at step {summary['best']['step']}"),
         ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
     )
-    sections = [
-        *_froc(froc),
-        _validation_history(out),
-        _slides(results),
-        *_pictures(out, results),
-        _accelerators(summary),
-    ]
     page = Page(
         title=f"Detection: {summary['name']}",
         verdict=f"{outcome} on {len(results)} slides that were not trained on.",
         cards=cards,
-        sections=tuple(sections),
+        sections=(*_froc(froc), _slides(results), *_pictures(out, results)),
     )
     return write_html(page, out / REPORT_HTML)
 
@@ -63,22 +55,6 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     text = f"{froc['lesions']} lesions on {froc['images']} slides; isolated tumour cells do not count."
     table = Table(("False positives per slide", "Share of lesions found"), rows, (1,))
     return [Section("Free-response ROC", text=text, charts=(Chart(figure),), table=table)]
-
-
-def _validation_history(out: Path) -> Section:
-    validations = [record for record in read_jsonl(out / METRICS_JSONL) if record.get("kind") == "validation"]
-    rows = tuple(
-        (str(each["step"]), words.short_duration(each["time_s"]), *(_number(each[name]) for name in _COLUMNS))
-        for each in validations
-    )
-    return Section("Validation on tiles", table=Table(("Step", "Time", "AUC", "Accuracy", "Loss"), rows, (1, 2, 3, 4)))
-
-
-_COLUMNS = ("auc", "accuracy", "loss")
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"
 
 
 def _slides(results: Sequence[SlideResult]) -> Section:
@@ -104,10 +80,3 @@ def _svg(path: Path, name: str) -> str:
         f'<svg class="figure" viewBox="0 0 {width} {height}" role="img" aria-label="Heat map of {escape(name)}">'
         f'<image width="{width}" height="{height}" href="data:image/png;base64,{content}"/></svg>'
     )
-
-
-def _accelerators(summary: dict[str, Any]) -> Section:
-    rows = tuple(
-        (name, "on" if each["on"] else "off", str(each["reason"])) for name, each in accelerators(summary).items()
-    )
-    return Section("What was switched on", table=Table(("Accelerator", "", "Why"), rows))

@@ -23,7 +23,7 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS, PLAN_JSON, RUN_YAML, wri
 from hasten.observe.trackers import check_trackers
 from hasten.pathology.compose import TileEvaluator, compose_slides
 from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
-from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
+from hasten.pathology.evaluate import evaluate_slides, heat_map_cells
 from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
 from hasten.runtime.device import current_device, pick_device
@@ -128,10 +128,9 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
     config, network = evaluator.config, loop.components.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
     with loop.clock.span("slides"):
-        froc, results, why = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
-    if why:
-        log.warning("no FROC: %s", why)
-    content = write_froc(out, froc, results, why)
+        content, results = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
+    if content["score"] is None:
+        log.warning("no FROC: %s", content["why"])
     about = {
         "kind": config.kind,
         "name": Path(config.data.source).name,

@@ -1,29 +1,33 @@
-"""Selects and labels training and validation tiles, and reads them once into memory or a mapped file."""
+"""Tiles of slides: selected, labelled, read once, and augmented in batches of both classes equally often."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.cache.key import cache_dir
+from hasten.augment.affine import Zoom
+from hasten.augment.chain import Batch, Chain, Fixed
+from hasten.augment.colour import ColorJitter
+from hasten.augment.grid import Flip, Rotate90
+from hasten.augment.make_program import CaseSource, make_program
+from hasten.augment.program import Program
+from hasten.augment.store import store_of_batch
 from hasten.cache.memory import available_memory
 from hasten.cases.slide import Slide, open_slide
 from hasten.cases.slide.annotation import read_lesions
 from hasten.cases.slide.grid import Grid, cell_shares, grid_of
 from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.tissue import tissue_of
-from hasten.config.schema import CacheConfig
-from hasten.config.size import parse_size, size_text
+from hasten.config.size import size_text
 from hasten.observe.cores import usable_cores
-from hasten.pathology.config import DetectionConfig, SlidesConfig, TilesConfig
+from hasten.pathology.config import ColourConfig, DetectionConfig, SlidesConfig, TilesConfig
 
 _CHUNK = 16
 """Tiles that a thread reads at a time."""
@@ -48,15 +52,13 @@ class TileSet:
     """Tiles that have been read."""
 
     image: Tensor
-    """(N, 3, H, W) uint8, in memory or mapped from a file."""
+    """(N, 3, H, W) uint8."""
     label: Tensor
     """(N,) uint8, 1 where there is a lesion."""
-    home: str
-    """`ram` or `file`."""
 
     def __str__(self) -> str:
         count, positive = len(self.label), int(self.label.sum())
-        return f"{count} tiles, {positive} with a lesion, {size_text(self.image.numel())} in {self.home}"
+        return f"{count} tiles, {positive} with a lesion, {size_text(self.image.numel())}"
 
 
 def open_case(case: SlideCase | Path, data: SlidesConfig) -> Slide:
@@ -115,30 +117,26 @@ def _lesion_shares(slide: Slide, case: SlideCase, grid: Grid, sides: tuple[float
 def require_both(picked: Sequence[Picked], what: str) -> None:
     """Raise ValueError if all tiles are of one class, which allows neither training nor evaluation."""
     labels = np.concatenate([each.labels for each in picked])
-    positive = int(labels.sum())
-    if positive == 0:
-        masked = sum(each.case.mask is not None for each in picked)
+    if len(np.unique(labels)) < 2:
         raise ValueError(
-            f"none of the {len(labels)} tiles of the {len(picked)} {what} slides has a lesion ({masked} of these "
-            "slides have a mask); check the masks and the split, or lower tiles.lesion_share"
-        )
-    if positive == len(labels):
-        raise ValueError(
-            f"all {positive} tiles of the {len(picked)} {what} slides have a lesion; add slides with normal tissue"
+            f"{int(labels.sum())} of {len(labels)} tiles of the {len(picked)} {what} slides have a lesion, and tiles "
+            "with and without are needed; check the masks and the split, or lower tiles.lesion_share"
         )
 
 
 def read_tiles(picked: Sequence[Picked], config: DetectionConfig) -> TileSet:
     """Read all picked tiles once, by threads.
 
-    They take size x size x 3 bytes each: 147 KiB at 224 pixels, 14 GiB for 100 000. Above `tiles.ram` they lie in a
-    unnamed file in the cache folder, whose space is freed when the process ends.
+    They take size x size x 3 bytes each: 147 KiB at 224 pixels, 14 GiB for 100 000. Raises ValueError where memory has
+    no room for them.
     """
     tiles = config.tiles
     label = np.concatenate([each.labels for each in picked])
     shape = (len(label), 3, tiles.size, tiles.size)
-    home = _home(tiles, int(np.prod(shape, dtype=np.int64)))
-    image = np.empty(shape, np.uint8) if home == "ram" else _mapped(shape)
+    size = math.prod(shape)
+    if size > available_memory():
+        raise ValueError(f"{size_text(size)} of tiles do not fit into the free memory; take fewer (tiles.per_slide)")
+    image = np.empty(shape, np.uint8)
     with ThreadPoolExecutor(num_threads(tiles)) as pool:
         first = 0
         for each in picked:
@@ -146,7 +144,7 @@ def read_tiles(picked: Sequence[Picked], config: DetectionConfig) -> TileSet:
                 jobs = _jobs(slide, each, image[first : first + len(each.numbers)])
                 list(pool.map(lambda job: read_rows(*job), jobs))
             first += len(each.numbers)
-    return TileSet(image=torch.from_numpy(image), label=torch.from_numpy(label), home=home)
+    return TileSet(image=torch.from_numpy(image), label=torch.from_numpy(label))
 
 
 def read_rows(slide: Slide, grid: Grid, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -163,23 +161,58 @@ def _jobs(slide: Slide, picked: Picked, out: np.ndarray) -> Iterator[tuple[Slide
         yield slide, picked.grid, picked.numbers[part], out[part]
 
 
-def _home(tiles: TilesConfig, size: int) -> str:
-    if tiles.home != "auto":
-        return tiles.home
-    return "ram" if size <= (available_memory() // 2 if tiles.ram == "auto" else parse_size(tiles.ram)) else "file"
+_KEY = "image"
+_MIDDLE = 127.5
 
 
-def _mapped(shape: tuple[int, ...]) -> np.ndarray:
-    folder = cache_dir(CacheConfig())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            # Without this, a full disk would raise SIGBUS on writing to the map, which kills the process.
-            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape, dtype=np.int64)))
-            return np.memmap(file, np.uint8, "r+", shape=shape)
-    except OSError as error:
-        size = size_text(float(np.prod(shape, dtype=np.int64)))
-        raise ValueError(
-            f"{folder}: has no room for {size} of tiles ({error.strerror or error}); set HASTEN_CACHE to a larger "
-            "disk, or take fewer (tiles.per_slide)"
-        ) from error
+def normalised(image: Tensor) -> Tensor:
+    """0 ... 255, of any shape, as float32 in -1 ... 1."""
+    return (image.to(torch.float32) - _MIDDLE) / _MIDDLE
+
+
+def tile_chain(config: ColourConfig) -> Chain:
+    """Flips, quarter turns and zoom in one interpolation, then colours, on tiles of 0 ... 255; -1 ... 1 at its end."""
+    low, high = config.zoom_range
+    keys = (_KEY,)
+    return Chain(
+        crop=None,
+        ops=(
+            *(Flip(keys=keys, prob=config.flip_prob, spatial_axis=(axis,)) for axis in (0, 1)),
+            Rotate90(keys=keys, prob=config.rotate90_prob),
+            Zoom(keys=keys, prob=config.zoom_prob, min_zoom=(low,), max_zoom=(high,), mode=("bilinear",)),
+            ColorJitter(
+                keys=keys, brightness=config.brightness, contrast=config.contrast, saturation=config.saturation,
+                hue=config.hue, value_range=255.0,
+            ),
+            Fixed(name="normalise", apply=_normalise, keys=keys),
+        ),
+        keys=keys,
+    )  # fmt: skip
+
+
+def _normalise(batch: Batch) -> Batch:
+    return {**batch, _KEY: normalised(batch[_KEY])}
+
+
+def balanced(label: Tensor) -> tuple[int, ...]:
+    """Positions of all tiles, those of the rarer class repeated until both classes are as many.
+
+    label: (N,) of 0 and 1.
+    """
+    groups = [torch.nonzero(label == value)[:, 0] for value in (0, 1)]
+    most = max(len(group) for group in groups)
+    return tuple(int(group[number % len(group)]) for group in groups for number in range(most))
+
+
+def make_batches(
+    tiles: TileSet, config: ColourConfig, *, batch_size: int, seed: int, device: torch.device, resident: bool
+) -> Program:
+    """Batches of image (B, 3, H, W) float32 and label (B,) uint8. resident: whether all tiles are kept on the device.
+
+    Otherwise a thread gathers those of the next batches on the host.
+    """
+    store = replace(store_of_batch({_KEY: tiles.image}, tiles.image.device), per_case={"label": tiles.label})
+    return make_program(
+        tile_chain(config), CaseSource(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
+        train_cases=balanced(tiles.label), device=device, compile=config.compile,
+    )  # fmt: skip

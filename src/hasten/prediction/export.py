@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ _INSTALL = "pip install 'hasten[export]'"
 _OPSET = 17
 _LARGEST = 2_000_000_000
 """Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
+_TOLERANCE = 1e-4
+"""Largest difference of an ONNX file's scores, relative to the largest score, if that is above 1."""
 _PRIVATE = ("data", "cache")
 """Sections of a run that describe the machine it was trained on and not the network."""
 
@@ -56,7 +58,6 @@ def export_weights(
     format: Format | None = None,
     *,
     overwrite: bool = False,
-    tolerance: float = 1e-4,
     trust_changed_code: bool = False,
 ) -> Exported:
     """Write the best weights of a run as `out`.
@@ -73,8 +74,6 @@ def export_weights(
         out: file or folder to write.
         format: None takes the one of `out`'s suffix.
         overwrite: replace what is there.
-        tolerance: where a score of the ONNX file differs by more than this (times the largest score, if that is above
-            1), nothing is written.
         trust_changed_code: as for `predict`.
 
     Raises:
@@ -119,25 +118,20 @@ def export_weights(
             raise ValueError(
                 f"{out}: ONNX does not hold this network ({first_line(error)}); use safetensors"
             ) from error
-        if difference is not None and not difference <= tolerance * max(1.0, scale):
+        if difference is not None and not difference <= _TOLERANCE * max(1.0, scale):
             raise ValueError(
                 f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
-                f"{scale:.1e}); allow more with --tolerance, or use safetensors"
+                f"{scale:.1e}); use safetensors"
             )
     write_file(out, data)
     return Exported(path=out, format=kind, difference=difference, scale=scale)
 
 
 def _format(out: Path, format: str | None) -> Format:
-    kind = format if format is not None else out.suffix.removeprefix(".").lower()
-    match kind:
-        case "safetensors" | "onnx":
-            return kind
-        case "bundle" | "nnunet" if format is not None:
-            return kind
-    if format is not None:
-        raise ValueError(f"--format {format}: use safetensors, onnx, bundle or nnunet")
-    raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
+    kind = format or out.suffix.removeprefix(".").lower()
+    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
+        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
+    return cast(Format, kind)
 
 
 class _FirstOutput(nn.Module):

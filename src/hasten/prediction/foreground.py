@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from hasten.cache.arena import Arena
 from hasten.cases.labels import IGNORED
 from hasten.cases.types import Case, CaseSet, spacing_of
-from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
 from hasten.prepare.orient import orientation_of
@@ -25,23 +24,6 @@ _SPACING_TIMES = 2.0
 """A spacing this many times larger than in any training image, or smaller, shows other things in a window."""
 _TIMES = 3.0
 """A prediction that is this many times larger than any training case, or smaller, is no anatomy of that kind."""
-
-
-def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """Warnings about classes in fewer than two cases, or with next to no voxels, from the sampled cases."""
-    shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
-    labelled, count = sum(shares.values()), fingerprint.sampled_cases
-    if not labelled:
-        return (f"{fingerprint.name}: none of the {count} cases that were read has a labelled voxel; check the labels",)
-    # A class that a part of the cases does not hold may be in the others.
-    everything = count == fingerprint.num_cases
-    few = [value for value in shares if everything and fingerprint.class_cases[value] < _FEWEST_CASES]
-    rare = [value for value, share in shares.items() if value not in few and 0 < share < _RARE * labelled]
-    few_lines, rare_lines = (
-        [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in values]
-        for values in (few, rare)
-    )
-    return _warnings(fingerprint.name, few_lines, rare_lines, f"share of the labelled voxels of {count} cases")
 
 
 def check_labelled(
@@ -76,28 +58,16 @@ def check_labelled(
             lines = few if present < _FEWEST_CASES else rare
             lines.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
     messages = _warnings(case_set.name, few, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
-    return (*messages, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
-
-
-def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
-    """Warnings about label maps with nothing but ignored voxels, and about none in any. Reads few label maps."""
-    if case_set.ignore is None:
-        return
-    cases = arena.index(tuple(used))
-    # Where a class is annotated, not all is ignored; so the others alone are read.
-    bare = [case for case in cases if not any(arena.num_voxels[case])]
+    # Where a class is annotated, not all is ignored; so the label maps of the others alone are read.
+    used = arena.index(tuple(case.id for case in (*train, *validation))) if case_set.ignore is not None else ()
+    bare = [case for case in used if not any(arena.num_voxels[case])]
     empty = [arena.ids[case] for case in bare if bool((arena.label(case) == IGNORED).all())]
     if empty:
-        some = "case has" if len(empty) == 1 else "cases have"
-        yield (
-            f"{case_set.name}: {len(empty)} {some} only ignored voxels (value {case_set.ignore}), from which nothing "
-            f"is learned: {first_few(empty)}; annotate a part of them, or remove them"
+        messages += (
+            f"{case_set.name}: {len(empty)} cases have only ignored voxels (value {case_set.ignore}), from which "
+            f"nothing is learned: {first_few(empty)}; annotate a part of them, or remove them",
         )
-    if not any(bool((arena.label(case) == IGNORED).any()) for case in cases):
-        yield (
-            f"{case_set.name}: no label map holds the value {case_set.ignore}, which is to be ignored; check "
-            'data.ignore, or the label "ignore" of dataset.json'
-        )
+    return messages
 
 
 def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, float]:
@@ -148,19 +118,13 @@ def _classes(case_set: CaseSet) -> list[str]:
 
 def _warnings(name: str, few: list[str], rare: list[str], unit: str) -> tuple[str, ...]:
     """A warning for classes in too few cases, and one for those with too few voxels."""
-    messages = []
-    if few:
-        messages.append(
-            f"{name}: {len(few)} class{'es are' if len(few) > 1 else ' is'} in fewer than {_FEWEST_CASES} cases, too "
-            f"few to learn and to score: {first_few(few)} ({unit}); add cases, or correct the label maps or the "
-            "declared labels"
-        )
-    if rare:
-        messages.append(
-            f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
-            f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels"
-        )
-    return tuple(messages)
+    kinds = {f"in fewer than {_FEWEST_CASES} cases": few, "have next to no voxels": rare}
+    return tuple(
+        f"{name}: classes {what}, too few to learn and to score: {first_few(lines)} ({unit}); add cases, or correct "
+        "the label maps or the declared labels"
+        for what, lines in kinds.items()
+        if lines
+    )
 
 
 def training_spacing(spacings: Sequence[Spacing]) -> dict[str, list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,19 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import FusedKernels, Triple
+from hasten.config.settled import PlannedRun
+from hasten.nets.build import divisor
 from hasten.nets.surgery.gpu_forms import gpu_forms
-from hasten.prediction.bands import Box, available_bytes, bands, widened
-from hasten.prediction.blend import Mode
-from hasten.prediction.canvas import HOST, ArgmaxSink, Scores, score_room
+from hasten.prediction.canvas import HOST, ArgmaxSink, Mode
 from hasten.prediction.regrid import Planes, RegridSink, thick_axis
-from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
-from hasten.prediction.windows import Windows, slide, slow_axis, volume_shape
+from hasten.prediction.scores import above_zero, averaged, first_output, highest
+from hasten.prediction.windows import Box, Windows, available_bytes, bands, slide, slow_axis, volume_shape, widened
 from hasten.prepare.types import Geometry
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.core_follower import follow_cores
 from hasten.runtime.memory_format import memory_format, to_layout
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import autocast, tensor_cores
+from hasten.runtime.variant import variant_of
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +60,10 @@ class Inference:
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
-    average: Average = "scores"
-    """What is averaged over mirror images and windows."""
     sums_on_host: bool = False
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
     """Whether the scores are of classes that may overlap, each held where its score is above 0."""
-    probabilities: bool = False
-    """Whether the network gives probabilities, as an `Ensemble` does."""
     classes: int = 0
     """Scores of each voxel. 0 is unknown: then a volume is never cut into bands to save memory."""
     sums_bytes: int | None = None
@@ -104,7 +102,8 @@ def _by_windows(
     sinks: dict[int, ArgmaxSink] = {}
 
     def sink(number: int, shape: Triple) -> ArgmaxSink:
-        return sinks.setdefault(boxes[number][0], _sink(shape, inference))
+        decide = above_zero if inference.overlapping else highest
+        return sinks.setdefault(boxes[number][0], ArgmaxSink(decide, shape, inference.device))
 
     results = slide(
         lambda batch, _: network_scores(network, batch, inference), (volumes[position] for position, _ in boxes),
@@ -118,24 +117,9 @@ def _by_windows(
             yield position, labels
 
 
-@torch.inference_mode()
-def infer_part(network: nn.Module, volume: Tensor, part: Box, inference: Inference) -> Tensor:
-    """What `infer_labels` gives of the voxels `part` of a volume (C, D, H, W), by windows."""
-    with kept_memory() if inference.device.type == "cpu" else nullcontext():
-        ((_, labels),) = slide(
-            lambda batch, _: network_scores(network, batch, inference), [volume], _windows(inference),
-            lambda _, shape: _sink(shape, inference), within=lambda _: part,
-        )  # fmt: skip
-    return labels[(..., *part)]
-
-
 def _memory(inference: Inference, *, short: bool) -> AbstractContextManager[object]:
     """Keep freed memory for the next window on a CPU, unless memory is short: it may not fit what is next."""
     return kept_memory() if inference.device.type == "cpu" and not short else nullcontext()
-
-
-def _sink(shape: Triple, inference: Inference) -> ArgmaxSink:
-    return ArgmaxSink(above_zero if inference.overlapping else highest, shape, inference.device)
 
 
 def _parts(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
@@ -152,21 +136,6 @@ def _bands(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
             "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(parts)
         )
     return parts
-
-
-def sliding_window(network: nn.Module, volume: Tensor, inference: Inference) -> Tensor:
-    """(K, D, H, W) float32 scores on the device: weighted mean of overlapping windows. volume: (C, D, H, W).
-
-    Windows, overlap and weights as MONAI's `sliding_window_inference(mode="gaussian", padding_mode="constant")`.
-    """
-    windows = _windows(inference)
-
-    def sink(_: int, shape: Triple) -> Scores:
-        return Scores(lambda classes: score_room((classes, *shape), inference.device, torch.float32), windows.sums)
-
-    with torch.inference_mode():
-        ((_, scores),) = slide(lambda batch, _: network_scores(network, batch, inference), [volume], windows, sink)
-    return scores
 
 
 @torch.inference_mode()
@@ -284,7 +253,7 @@ def network_scores(network: nn.Module, image: Tensor, inference: Inference) -> T
         return output if dims == 3 else output[:, :, None]
 
     follow_cores()
-    return averaged(once, inference.flip_axes, inference.average)(image)
+    return averaged(once, inference.flip_axes)(image)
 
 
 def _in_one_piece(
@@ -332,3 +301,26 @@ def _scores_of_whole(
         batch[number, :, d, h, w] = volume.to(inference.device, torch.float32)
         places.append((d, h, w))
     return network_scores(network, batch, inference), places
+
+
+def inference_of(
+    config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
+) -> Inference:
+    """Inference settings of a run. classes: number of outputs. overlapping: whether the outputs are regions."""
+    infer, variant, fused = config.infer, variant_of(config.train), config.train.fused_kernels
+    return Inference(
+        patch=infer.patch,
+        divisor=divisor(config.network),
+        whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
+        overlap=infer.overlap,
+        batch_size=infer.batch_size or WINDOW_BATCH,
+        flip_axes=infer.flip_axes,
+        precision=variant.precision,
+        channels_last=variant.channels_last,
+        spatial_dims=spatial_dims,
+        device=device,
+        # Of a run on a CPU, whether they are faster on a GPU was not measured; in channels-last torch's norms are slow.
+        fused_kernels=device.type == "cuda" and variant.channels_last and (True if fused is None else fused),
+        overlapping=overlapping,
+        classes=classes,
+    )

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, list_files, read_file_header, stem
 from hasten.cases.read import misplaced_files
-from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, is_flat
 from hasten.config.patterns import first_few, listing
 
@@ -43,9 +42,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
         names.update(_names(listed) if listed != [path] else {})
         for file in listed:
             try:
-                section = read_section_header(file) if spatial_dims == 2 else None
-                shape, num_channels = section or read_file_header(file)[:2]
-                files.append(_File(file, shape, num_channels))
+                files.append(_File(file, *read_file_header(file)[:2]))
             except ValueError as error:
                 unreadable.append(str(error))
     groups: dict[tuple[Path, str], list[_File]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,26 +15,21 @@ from hasten.checkpoint.custom_network import model_network
 from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.schema import PrepareConfig, RunConfig
-from hasten.config.settled import planned_run, undecided
+from hasten.config.settled import planned_run
 from hasten.nets.build import divisor
 from hasten.nets.size import small_image
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate_built
 from hasten.prediction.ensemble import Ensemble, Member, joined
 from hasten.prediction.foreground import foreground_size, size_warning, spacing_warning
-from hasten.prediction.infer import Inference, infer_on_own_grid
-from hasten.prediction.inference import inference_of
+from hasten.prediction.gpu_windows import GraphedNetwork, measured_batch
+from hasten.prediction.infer import Inference, infer_on_own_grid, inference_of
 from hasten.prediction.regrid import Planes
-from hasten.prediction.window_batch import measured_batch
-from hasten.prediction.window_graph import GraphedNetwork
 from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry, PreparedCase
 from hasten.runtime.device import pick_device
 from hasten.runtime.memory_format import memory_format
-
-_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "train.precision", "train.channels_last")
-"""Further settings of a trained model that a plan or a measurement has decided."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +52,6 @@ class Model:
     """How much of it training cases had, as `training_range` gives it."""
     spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     """Spacing of the training cases, as `training_spacing` returns it."""
-
-    @property
-    def members(self) -> list[list[int]]:
-        """The label values of each region."""
-        return [[self.values[index] for index in region.members] for region in self.regions]
 
 
 def load_members(members: Sequence[Member], *, device: str = "auto", trust_changed_code: bool = False) -> Model:
@@ -96,11 +85,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     """
     # The device is set in the configuration, which validates it.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
-    run_config = _on_device(from_dict(tree, where=where))
-    unset = [*undecided(run_config), *(name for name in _SETTLED if attrgetter(name)(run_config) is None)]
-    if unset:
-        raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
-    config = planned_run(run_config)
+    config = planned_run(_on_device(from_dict(tree, where=where)), where)
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(
@@ -143,10 +128,10 @@ def _on_device(config: RunConfig) -> RunConfig:
 
 def predict_labels(
     prepared: PreparedCase, model: Model, *, probabilities: np.ndarray | None = None
-) -> tuple[np.ndarray, list[np.ndarray], tuple[str | None, str | None]]:
-    """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
+) -> tuple[np.ndarray, tuple[str | None, str | None]]:
+    """The label map on the image's own voxels.
 
-    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. Last come warnings on a spacing
+    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. Then come warnings on a spacing
     and on a predicted foreground that are unlike those of the training cases.
     """
     geometry = prepared.geometry
@@ -157,8 +142,7 @@ def predict_labels(
     dims = model.inference.spatial_dims
     size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
     warnings = spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)
-    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in labels] if model.regions else []
-    return restore_label(label, geometry, model.values), masks, warnings
+    return restore_label(label, geometry, model.values), warnings
 
 
 def probability_writer(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:

@@ -101,10 +101,7 @@ def _plans(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
 def _intensities(scaling: Scaling) -> dict[str, float]:
     """Statistics from which CTNormalization derives the window's 0 to 1; nothing else uses them."""
     low, high = scaling.window or (0.0, 1.0)
-    return {
-        "mean": low, "std": high - low, "percentile_00_5": low, "percentile_99_5": high, "min": low, "max": high,
-        "median": low,
-    }  # fmt: skip
+    return {"mean": low, "std": high - low, "percentile_00_5": low, "percentile_99_5": high}
 
 
 def _architecture(config: PlannedRun) -> dict[str, Any]:

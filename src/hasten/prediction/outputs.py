@@ -1,4 +1,4 @@
-"""The output files of a prediction: checked before anything is computed, and how all but the label maps are written.
+"""The output files of a prediction: checked before anything is computed, what they are called and how each is written.
 
 prediction.json holds the settings behind the label maps of a folder, by which a later prediction can resume.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,31 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.types import Case
+from hasten.cases.formats import ending, is_nifti, is_picture
+from hasten.cases.itk import TO_RAS, explain_itk_errors
+from hasten.cases.nifti import NIFTI_ENDINGS, write_label_nifti
+from hasten.cases.nnunet import file_ending_of
+from hasten.cases.picture import write_label_picture
+from hasten.cases.types import Case, Volume
 from hasten.config.resume_rules import text_of
 from hasten.files import hash_file, replacing, size_of, sync_folder
 from hasten.prediction.ensemble import Member
 from hasten.prediction.postprocess import Cleanings
 
 PREDICTION_JSON = "prediction.json"
-_OF_THE_MACHINE = ("batch_size", "sums_on_host")
-"""Settings of `infer` that do not affect the label maps."""
-_SLAB = 1 << 24
-"""Bytes of probabilities that are compressed at once."""
-
-
-def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
-    """One in `out` for the masks of each region. Raises ValueError without regions, or where two share a folder."""
-    names = list(content.get("regions", {}))
-    if not names:
-        raise ValueError(f"{where}: was trained without regions, so its label maps say all; leave out --regions")
-    folders = [out / re.sub(r"[^\w +-]", "_", name).strip() for name in names]
-    # Some file systems take A for a.
-    lower = [str(folder).lower() for folder in folders]
-    twice = [name for name, folder in zip(names, lower, strict=True) if lower.count(folder) > 1]
-    if twice:
-        raise ValueError(f"{where}: regions {' and '.join(twice)} would be written to one folder; leave out --regions")
-    return folders
 
 
 def label_targets(
@@ -150,20 +135,10 @@ def scratch(out: Path, shape: Sequence[int]) -> np.ndarray:
 def write_probabilities(target: Path, array: np.ndarray, classes: Sequence[str]) -> None:
     """Write a compressed .npz with `probabilities` (K, D, H, W) and the names of its `classes` (K,); atomically.
 
-    In memory is a slab of the array at a time. Raises OSError.
+    Raises OSError.
     """
-    with (
-        replacing(target, target.with_name(f".partial-{target.name}")) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-    ):
-        with archive.open("probabilities.npy", "w", force_zip64=True) as member:
-            header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
-            np.lib.format.write_array_header_1_0(member, header)
-            flat = array.reshape(-1).view(np.uint8)
-            for start in range(0, len(flat), _SLAB):
-                member.write(np.ascontiguousarray(flat[start : start + _SLAB]).data)
-        with archive.open("classes.npy", "w") as member:
-            np.lib.format.write_array(member, np.array(classes), allow_pickle=False)
+    with replacing(target, target.with_name(f".partial-{target.name}")) as file:
+        np.savez_compressed(file, probabilities=array, classes=np.array(classes))
 
 
 def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[str, Any]:
@@ -171,7 +146,7 @@ def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[s
     infer = members[0].content["config"]["infer"]
     return {
         "networks": {str(member.where): hash_file(member.where) for member in members},
-        "infer": {name: value for name, value in infer.items() if name not in _OF_THE_MACHINE},
+        "infer": {name: value for name, value in infer.items() if name not in ("batch_size", "sums_on_host")},
         "postprocessing": {str(value): asdict(cleaning) for value, cleaning in cleanings.items()},
     }
 
@@ -253,3 +228,78 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             if was.get(name) != has.get(name)
         ]
     return differences
+
+
+LABEL_ENDINGS = (".nii.gz", ".nii", ".mha", ".nrrd", ".png", ".tif")
+_ITK = (".mha", ".nrrd")
+
+
+def label_names(cases: Sequence[Case], kind: str | None = None) -> list[str]:
+    """The name of each case's label map, which ends in `kind`.
+
+    None takes .png for pictures and .nii.gz for volumes, but for an image folder of an nnU-Net
+    data set the ending that its dataset.json names. Raises ValueError for an ending that isn't written, and one of
+    pictures for a volume.
+    """
+    if kind is not None and kind not in LABEL_ENDINGS:
+        raise ValueError(f"--ending {kind}: is not written; use one of {', '.join(LABEL_ENDINGS)}")
+    stated = {folder: file_ending_of(folder) for folder in {case.image[0].parent for case in cases}}
+    names = []
+    for case in cases:
+        flat, stated_kind = is_picture(case.image[0]), stated[case.image[0].parent]
+        usual = ".png" if flat else ".nii.gz"
+        chosen = kind or (stated_kind if stated_kind in LABEL_ENDINGS and (flat or stated_kind != ".png") else usual)
+        if chosen == ".png" and not flat:
+            raise ValueError(
+                f"--ending {chosen}: {case.image[0]} is a volume; write it as .nii.gz, .mha, .nrrd or .tif"
+            )
+        names.append(f"{case.id}{chosen}")
+    return names
+
+
+def write_label(target: Path, label: np.ndarray, volume: Volume, case: Case) -> None:
+    """Write a label map (D, H, W) of label values where `volume`, the image of `case`, lies; atomically.
+
+    Raises ValueError for a .mha or .nrrd without SimpleITK, and OSError.
+    """
+    suffix = ending(target)
+    if suffix in NIFTI_ENDINGS:
+        source = case.image[0]
+        write_label_nifti(target, label, volume.affine, like=source if is_nifti(source) else None)
+    elif suffix in _ITK:
+        _write_itk(target, _smallest(label), volume.affine)
+    elif suffix == ".png":
+        write_label_picture(target, label)
+    else:
+        _write_tiff(target, _smallest(label))
+
+
+def _smallest(label: np.ndarray) -> np.ndarray:
+    return label.astype(np.uint8 if label.max(initial=0) < 256 else np.uint16)
+
+
+def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
+    with explain_itk_errors(target):
+        import SimpleITK as sitk
+
+    physical = TO_RAS @ affine
+    spacing = np.sqrt((physical[:3, :3] ** 2).sum(0))
+    image = sitk.GetImageFromArray(label)
+    image.SetSpacing(spacing.tolist())
+    image.SetDirection((physical[:3, :3] / spacing).ravel().tolist())
+    image.SetOrigin(physical[:3, 3].tolist())
+    temporary = target.with_name(f".partial-{target.name}")  # the ending says which format it is
+    try:
+        with explain_itk_errors(target):
+            sitk.WriteImage(image, str(temporary), True)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_tiff(target: Path, label: np.ndarray) -> None:
+    """A page for each slice."""
+    import tifffile
+
+    with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
+        tifffile.imwrite(file, label, compression="zlib", photometric="minisblack", metadata=None)

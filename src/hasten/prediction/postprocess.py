@@ -93,21 +93,6 @@ def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.nd
     return stays[components]
 
 
-def postprocessed_masks(
-    masks: Sequence[np.ndarray], before: np.ndarray, after: np.ndarray, members: Sequence[Sequence[int]]
-) -> list[np.ndarray]:
-    """The masks of regions, 0 and 1, where the label map has been cleaned.
-
-    masks: (D, H, W) uint8 of each region. before, after: the label map of label values. members: the label values of
-    each region. A voxel that became another label value belongs to the regions of that; all others stay.
-    """
-    changed = before != after
-    return [
-        np.where(changed, np.isin(after, values), mask).astype(mask.dtype)
-        for mask, values in zip(masks, members, strict=True)
-    ]
-
-
 def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
     """Write postprocessing.yaml into the folder of a run or cross-validation, with a digest for `is_edited`.
 

@@ -1,17 +1,19 @@
-"""Label maps for new images, each in its own geometry."""
+"""Label maps for new images, each in its own geometry: of files, and of arrays in memory."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from hasten.cases.read import read_image
-from hasten.cases.section import read_section_header
+import numpy as np
+
+from hasten.cases.read import check_finite, read_image
 from hasten.cases.types import Case, Volume
 from hasten.checkpoint.recorded_split import trained_on
 from hasten.checkpoint.weights import run_of
@@ -20,23 +22,22 @@ from hasten.config.schema import PrepareConfig
 from hasten.files import size_of
 from hasten.prediction.ensemble import Member, read_members, with_infer
 from hasten.prediction.inputs import find_cases
-from hasten.prediction.label_files import label_names, write_label
-from hasten.prediction.large_picture import segment_section
 from hasten.prediction.model import Model, load_members, predict_labels
 from hasten.prediction.outputs import (
     PREDICTION_JSON,
     deciding_settings,
     image_sizes,
+    label_names,
     label_targets,
     make_folder,
-    region_folders,
     scratch,
     write_errors,
+    write_label,
     write_probabilities,
     write_settings,
     written_since,
 )
-from hasten.prediction.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
+from hasten.prediction.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
 from hasten.runtime.core_follower import cores_followed
@@ -56,7 +57,6 @@ def predict(
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     resume: bool = False,
-    regions: bool = False,
     probabilities: bool = False,
     ending: str | None = None,
     device: str = "auto",
@@ -75,16 +75,13 @@ def predict(
         overwrite: replace what is there under a final name.
         resume: leave label maps alone that were written with the same networks and settings from the same images, as
             `out`/prediction.json says; what is there under a final name is whole.
-        regions: of a run with overlapping classes write the mask of each, too, 0 and 1, in a folder of `out` named
-            after the region. The label map is painted region after region.
         probabilities: write CASE.npz beside each label map, too, with `probabilities` (K, D, H, W) float16 on the
             image's voxels, before any post-processing, and their `classes`.
         ending: of the files' names; None takes the one of `label_names`.
         device: "auto", "cpu", "cuda" or "cuda:N".
         trust_changed_code: build your own network from its current source, where that is not what the run was
             trained with, which is refused otherwise.
-        postprocess: clean the label maps, and the masks of regions, as the postprocessing.yaml of the run or
-            cross-validation says.
+        postprocess: clean the label maps as the postprocessing.yaml of the run or cross-validation says.
         tick: called as cases are finished.
 
     Returns:
@@ -105,8 +102,8 @@ def predict(
     cases = find_cases(files, content["channels"], content["spatial_dims"])
     cleanings = read_cleanings(run, content["labels"]) if postprocess else {}
     return predict_cases(
-        members, cases, Path(out), overwrite=overwrite, resume=resume, regions=regions, probabilities=probabilities,
-        ending=ending, device=device, trust_changed_code=trust_changed_code, cleanings=cleanings, tick=tick,
+        members, cases, Path(out), overwrite=overwrite, resume=resume, probabilities=probabilities, ending=ending,
+        device=device, trust_changed_code=trust_changed_code, cleanings=cleanings, tick=tick,
     )  # fmt: skip
 
 
@@ -117,7 +114,6 @@ def predict_cases(
     *,
     overwrite: bool = False,
     resume: bool = False,
-    regions: bool = False,
     probabilities: bool = False,
     ending: str | None = None,
     device: str = "auto",
@@ -127,13 +123,11 @@ def predict_cases(
     tick: Tick | None = None,
 ) -> list[Path]:
     """`predict` for known cases. cleanings: what is done to the label maps. model: `members`, loaded."""
-    folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = [out / name for name in label_names(cases, ending)]
-    sections = _sections(cases, bool(cleanings), regions, probabilities)
     settings = deciding_settings(members, cleanings or {})
     since = written_since(out, settings, overwrite=overwrite) if resume else None
     files = [
-        [target, *(folder / target.name for folder in folders), *([out / f"{case.id}.npz"] if probabilities else [])]
+        [target, *([out / f"{case.id}.npz"] if probabilities else [])]
         for target, case in zip(targets, cases, strict=True)
     ]
     to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=image_sizes(out))
@@ -143,25 +137,18 @@ def predict_cases(
     images = {target.name: case.image for target, case in wanted}
     trained = trained_on([run_of(member.where) for member in members], images, "image")
     write_settings(out, settings, {name: size_of(image) for name, image in images.items()}, trained)
-    for folder in folders:
-        make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
-    ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
     with current_device(model.inference.device), cores_followed(model.inference.device):
-        for error, target in chain(
-            _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
-            _segmented([job for job in jobs if job[0].id in sections], model),
-        ):
+        for error, target in _predicted(jobs, model, cleanings or {}, probabilities=probabilities):
             written += error is None
             failures += [error] if error is not None else []
             if tick and error is None:
                 tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
     if is_new and not written:
         (out / PREDICTION_JSON).unlink(missing_ok=True)
-        for folder in (*folders, out):
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            out.rmdir()
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
@@ -170,17 +157,12 @@ def predict_cases(
 
 
 def _predicted(
-    jobs: Sequence[tuple[Case, Sequence[Path]]],
-    model: Model,
-    cleanings: Cleanings,
-    *,
-    regions: bool,
-    probabilities: bool,
+    jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model, cleanings: Cleanings, *, probabilities: bool
 ) -> Iterator[tuple[str | None, Path]]:
     """Yield each label map as it is written, or with what is wrong with the input.
 
-    jobs: cases, and the files of each: its label map, the masks of `regions`, its `probabilities`. The next input is
-    read and prepared, and the last label map written, while the network works.
+    jobs: cases, and the files of each: its label map, its `probabilities`. The next input is read and prepared, and the
+    last label map written, while the network works.
     """
     unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
@@ -204,7 +186,7 @@ def _predicted(
                 volume, prepared = this.result()
                 if probabilities:
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-                label, masks, warnings = predict_labels(prepared, model, probabilities=chances)
+                label, warnings = predict_labels(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
                 yield from written()  # what came before is reported before
                 yield _naming(case.image[0], error), target
@@ -216,10 +198,7 @@ def _predicted(
                         log.warning("%s: %s", case.image[0], warning)
             yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
-            maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
-            writes: list[Callable[[Path], None]] = [
-                partial(write_label, label=each, volume=volume, case=case) for each in maps
-            ]
+            writes: list[Callable[[Path], None]] = [partial(write_label, label=cleaned, volume=volume, case=case)]
             if chances is not None:
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
             writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
@@ -227,32 +206,6 @@ def _predicted(
     for images in unlike:
         if len(images) > SHOWN:
             log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
-
-
-def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
-    """The cases that are read in parts. Raises ValueError for options that need an image as a whole."""
-    large = [case for case in cases if read_section_header(case.image[0]) is not None]
-    for option, is_set in (("--regions", regions), ("--probabilities", probabilities)):
-        if large and is_set:
-            raise ValueError(f"{large[0].image[0]}: is too large for {option}, which needs it as a whole; leave it out")
-    if large and cleaned:
-        raise ValueError(
-            f"{large[0].image[0]}: is too large for post-processing, which needs it as a whole; add --no-postprocessing"
-        )
-    several = next((case for case in large if len(case.image) > 1), None)
-    if several is not None:
-        raise ValueError(f"{several.image[0]}: is too large to be one of several files of a case; join its channels")
-    return {case.id for case in large}
-
-
-def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Iterator[tuple[str | None, Path]]:
-    for case, (target,) in jobs:
-        path, error = case.image[0], None
-        try:
-            _write([(target, partial(segment_section, path, model=model))])
-        except ValueError as reason:
-            error = _naming(path, reason)
-        yield error, target
 
 
 def _naming(path: Path, error: Exception) -> str:
@@ -269,3 +222,121 @@ def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> None:
     for target, write in files:
         with write_errors(target):
             write(target)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Predictor:
+    """A trained network that is called with arrays; `load_predictor` makes one."""
+
+    model: Model
+    cleanings: Cleanings
+    """What is done to the label maps."""
+
+    def __call__(
+        self,
+        array: Any,
+        *,
+        spacing: Sequence[float] | None = None,
+        affine: Any = None,
+        probabilities: bool = False,
+    ) -> np.ndarray:
+        """The label map of an image on its own voxels, in label values of the training set, as `hasten.predict` gives.
+
+        array: (D, H, W), or (C, D, H, W) with the channels of the training; in 2-D (H, W) or (C, H, W). Any integer or
+        float dtype, in the units of the training images; NumPy or whatever `numpy.asarray` takes. D, H, W are the z, y,
+        x of a file: of nibabel's arrays, the transpose.
+
+        affine: (4, 4), voxel index (x, y, z) to mm, as in nibabel; the array may lie in space in any way. spacing:
+        (D, H, W) in mm, or in 2-D (H, W), of an array whose axes already lie as `prepare.orientation` says: with RAS,
+        W to the right, H to the front, D upwards. One of the two is needed in 3-D; pixels of 2-D count as 1 mm.
+
+        probabilities: return float32 (K, D, H, W), in 2-D (K, H, W), instead, before any post-processing: of the
+        classes in the order of the label values, or of the regions. The label map has the highest class.
+
+        Raises ValueError for other channels or dimensions, NaN or infinite voxels and an impossible spacing or affine.
+        """
+        image, where_known = self._image(array), affine is not None
+        flat = self.model.inference.spatial_dims == 2
+        if where_known == (spacing is not None) and (where_known or not flat):
+            raise ValueError(f"spacing, affine: give one of them{', not both' if where_known else ''}")
+        matrix = _affine(affine) if where_known else _of_spacing(spacing, flat)
+        check_finite(image, "array")
+        spec = self.model.prepare
+        if not where_known:
+            spec = dataclasses.replace(spec, orientation=None)
+        volume = Volume(image, matrix)
+        prepared = prepare_case(volume, None, id="array", spec=spec)
+        chances = None
+        if probabilities:
+            chances = np.zeros((len(self.model.classes), *image.shape[1:]), np.float32)
+        with current_device(self.model.inference.device):
+            label, warnings = predict_labels(prepared, self.model, probabilities=chances)
+        for warning in filter(None, warnings):
+            log.warning("array: %s", warning)
+        result = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances
+        return result.squeeze(-3) if flat else result
+
+    def _image(self, array: Any) -> np.ndarray:
+        """(C, D, H, W)."""
+        image, dims = np.asarray(array), self.model.inference.spatial_dims
+        channels, axes = self.model.channels, "D, H, W" if dims == 3 else "H, W"
+        if image.dtype.kind not in "iuf":
+            raise ValueError(f"array: holds {image.dtype}; give integers or floats")
+        if image.ndim == dims:
+            image = image[None]
+        if image.ndim != dims + 1 or 0 in image.shape:
+            raise ValueError(f"array: its shape is {np.shape(array)}; give ({axes}) or (C, {axes}), with voxels")
+        if len(image) != len(channels):
+            raise ValueError(
+                f"array: {len(image)} channel{'' if len(image) == 1 else 's'} (its shape is {np.shape(array)}), but "
+                f"the network was trained on {len(channels)} ({', '.join(channels)}); give (C, {axes}) with these"
+            )
+        return image if dims == 3 else image[:, None]
+
+
+def _affine(affine: Any) -> np.ndarray:
+    matrix = np.asarray(affine, np.float64)
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all() or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
+        raise ValueError(f"affine: {matrix.tolist()} maps no volume; give (4, 4), voxel index (x, y, z) to mm")
+    return matrix
+
+
+def _of_spacing(spacing: Sequence[float] | None, flat: bool) -> np.ndarray:
+    if spacing is None:
+        return np.eye(4)
+    sides = np.asarray(spacing, np.float64)
+    if sides.shape != ((2,) if flat else (3,)) or not (np.isfinite(sides) & (sides > 0)).all():
+        axes = "(H, W)" if flat else "(D, H, W)"
+        raise ValueError(f"spacing: {spacing} is no voxel spacing; give {axes} in mm, each above 0")
+    return np.diag([*sides[::-1], *(1.0,) * (4 - len(sides))])
+
+
+def load_predictor(
+    run: str | Path | Sequence[str | Path],
+    *,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    trust_changed_code: bool = False,
+    postprocess: bool = True,
+) -> Predictor:
+    """A trained network for arrays, loaded once.
+
+    Args:
+        run, overrides, device, trust_changed_code, postprocess: as `hasten.predict` takes them; so are the label maps.
+
+    Returns:
+        `predictor(array, spacing=(D, H, W))`, which gives a label map.
+
+    Raises:
+        ValueError: as `hasten.predict`.
+
+    Example:
+        >>> import nibabel
+        >>> predictor = hasten.load_predictor("runs/first")
+        >>> volume = nibabel.load("case.nii.gz").get_fdata().transpose(2, 1, 0)
+        >>> label = predictor(volume, spacing=(1, 1, 1))
+    """
+    members = with_infer(read_members(run), overrides)
+    cleanings = read_cleanings(run, members[0].content["labels"]) if postprocess else {}
+    model = load_members(members, device=device, trust_changed_code=trust_changed_code)
+    return Predictor(model=model, cleanings=cleanings)

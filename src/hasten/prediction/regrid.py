@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from hasten.config.schema import Spacing, Triple
+from hasten.prediction.canvas import Sink
 from hasten.prediction.scores import highest
 from hasten.prepare.resample import linear_taps, nearest_index
 from hasten.prepare.threads import one_torch_thread
@@ -113,7 +114,7 @@ class _Layer:
     """Number of voxels still to come."""
 
 
-class RegridSink:
+class RegridSink(Sink):
     """A sink of scores (K, D, H, W) whose result is decided on another grid (D', H', W') that fills the same extent.
 
     The result is uint8 class index (int16 from 256 classes on), or with `overlapping` (K, D', H', W') bool. Scores wait
@@ -156,9 +157,6 @@ class RegridSink:
         self._before: tuple[Tensor, list[_Piece]] | None = None
         self._next = self._done = 0
         """Planes of scores, and planes of the result, that are decided."""
-
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
-        return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         """Implements `Sink.take`. The sums (K, d, h, w) are kept as they are, so they must not change afterwards."""

@@ -68,7 +68,7 @@ def above_zero(scores: Tensor) -> Tensor:
     return scores > 0
 
 
-def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average) -> ScoreFunction:
+def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average = "scores") -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 
     Without axes and for plain scores, `scores` itself.

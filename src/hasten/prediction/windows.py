@@ -1,19 +1,36 @@
-"""A network over volumes of any size, by overlapping windows: batches are filled with the windows of any of them."""
+"""A network over volumes of any size, by overlapping windows: batches are filled with the windows of any of them.
+
+Where the scores of all of a volume need too much memory, it goes band by band: a band is a part of the cross section
+over the whole length, along the axis with the most windows. Windows across a border are run for both bands, so that
+results are the same; there are only as many bands as memory requires.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise, product
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hasten.cache.memory import available_memory
 from hasten.config.schema import Triple
-from hasten.prediction.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
-from hasten.prediction.canvas import HOST, Canvas, Sink
+from hasten.prediction.canvas import (
+    HOST,
+    Axis,
+    Canvas,
+    Mode,
+    Sigma,
+    Sink,
+    make_axis,
+    restricted,
+    weight_map,
+    window_starts,
+)
 from hasten.runtime.out_of_memory import out_of_memory, out_of_memory_ends_block
 
 log = logging.getLogger(__name__)
@@ -242,3 +259,69 @@ class _Batcher:
             jobs[0].canvas.to_host()
         if self._windows.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+Box = tuple[slice, slice, slice]
+_FEW_PLANES = 4
+"""Additional planes of scores needed to decide a layer."""
+
+
+def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: int) -> list[Box]:
+    """Boxes that cover a volume of (D, H, W) voxels, the fewest whose scores fit into the budget; the most if none do.
+
+    budget: bytes. halo: voxels behind a border that its band needs, too, 1 where scores are interpolated (and wait for
+    whole layers), else 0. classes: 0 if unknown gives one box.
+    """
+    slow = slow_axis(shape, windows)
+    splits = [
+        [[slice(0, shape[axis])]] if axis == slow else _splits(shape[axis], windows.window[axis], windows.overlap[axis])
+        for axis in range(3)
+    ]
+    parts: tuple[list[slice], ...] = ()
+    for parts in sorted(product(*splits), key=lambda each: prod(map(len, each))):
+        depth, height, width = (
+            min(max(each.stop - each.start for each in of_axis) + halo, side)
+            for of_axis, side in zip(parts, shape, strict=True)
+        )
+        if _bytes(shape, windows, classes, slow, halo, (depth, height, width)) <= budget:
+            break
+    return [(depths, rows, columns) for depths, rows, columns in product(*parts)]
+
+
+def widened(box: Box, shape: Triple) -> Box:
+    """`box` with one voxel more behind each side, as far as there are any."""
+    d, h, w = (slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
+    return d, h, w
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can be allocated now."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    return available_memory()
+
+
+def _splits(side: int, window: int, overlap: float) -> list[list[slice]]:
+    """A side in 1, 2, 3, ... similar parts, cut where windows begin."""
+    starts = window_starts(max(side, window), window, overlap)
+    splits = []
+    for count in range(1, len(starts) + 1):
+        ideal = (side * number / count for number in range(1, count))
+        cuts = sorted({0, side, *(min(starts, key=lambda start: abs(start - at)) for at in ideal)})
+        splits.append([slice(first, last) for first, last in pairwise(cuts)])
+    return splits
+
+
+def _bytes(shape: Triple, windows: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
+    """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
+    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlap[slow])
+    steps = [later - start for start, later in pairwise(starts)]
+    planes = min(windows.window[slow], box[slow])
+    waiting = max(0, planes - min(steps)) if steps else 0
+    across = [axis for axis in range(3) if axis != slow]
+    section = prod(box[axis] for axis in across)
+    rows = max(section // box[axis] * min(windows.window[axis], box[axis]) for axis in across)
+    sum_bytes = windows.sums.itemsize * (waiting * section + (planes - waiting) * rows)
+    layers = 4 * section * (planes - waiting + _FEW_PLANES) if halo else 0
+    return classes * (sum_bytes + layers)

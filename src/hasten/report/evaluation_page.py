@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.evaluation.crossval import CrossValidation
+from hasten.evaluation.crossval import CrossValidation, SettingsTrial, Trials
 from hasten.evaluation.evaluate import Evaluation, Unit
-from hasten.evaluation.examples import Example
-from hasten.evaluation.pictures import examples_of
-from hasten.evaluation.settings import SettingsTrial, Trials
+from hasten.evaluation.examples import Example, examples_of
 from hasten.observe.progress import SHOWN
 from hasten.observe.values import mapping, number
 from hasten.prediction.outputs import PREDICTION_JSON, read_settings

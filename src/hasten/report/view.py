@@ -24,11 +24,11 @@ from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig, Spacing
-from hasten.evaluation.measures import score_case
+from hasten.evaluation.evaluate import score_case
 from hasten.observe.folds import VALIDATION, refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.ensemble import Member
-from hasten.prediction.label_files import label_names
+from hasten.prediction.outputs import label_names
 from hasten.prediction.predict import predict_cases
 from hasten.prepare.orient import UNCHANGED, orientation_of
 from hasten.report import words

@@ -26,7 +26,7 @@ from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
 from hasten.optim.schedule import PacedSchedule
-from hasten.prediction.inference import inference_of
+from hasten.prediction.infer import inference_of
 from hasten.runtime.allocator import keep_freed_memory
 from hasten.runtime.core_follower import keep_threads
 from hasten.runtime.memory_format import to_memory_format

@@ -42,8 +42,7 @@ from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters
 from hasten.observe.clock import Clock
-from hasten.prediction.check_network import check_network
-from hasten.prediction.foreground import sampled_warnings
+from hasten.prediction.ensemble import check_network
 from hasten.runtime.device import pick_device
 from hasten.runtime.out_of_memory import memory_mistakes
 
@@ -200,7 +199,7 @@ def plan_run(
         augmentation=augmentation,
         files=cached.files,
         source=custom.code.source if custom is not None else b"",
-        warnings=(*source_warnings(case_set, split, fingerprint, train, validation), *sampled_warnings(fingerprint)),
+        warnings=source_warnings(case_set, split, fingerprint, train, validation),
     )
 
 

@@ -22,12 +22,10 @@ from hasten.config.load import to_dict
 from hasten.config.schema import Triple
 from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.distribute.consensus import broadcast_from_rank0
-from hasten.evaluation.dice import Dice, counts_of, dice_of
+from hasten.evaluation.dice import Dice, OwnLabels, counts_of, counts_over_ranks, dice_of, is_resampled
 from hasten.evaluation.examples import EXAMPLE_CASES
-from hasten.evaluation.own_grid import OwnLabels, is_resampled
-from hasten.evaluation.streamed import counts_over_ranks
 from hasten.observe.ranges import VALIDATION, Range
-from hasten.prediction.blend import window_starts
+from hasten.prediction.canvas import window_starts
 from hasten.prediction.foreground import training_spacing
 from hasten.prediction.infer import Inference, infer_labels, infer_on_own_grid, padded_size
 from hasten.prediction.windows import volume_shape
@@ -90,8 +88,6 @@ def validate(
         longest = max(longest, float(case_seconds[counted]))
     network.train(training)
     total, all_seconds = (counts_over_ranks(each) for each in (counts, case_seconds))
-    assert total is not None
-    assert all_seconds is not None
     if seconds is not None and bool((all_seconds[list(shorter.cases)] > 0).all()):
         seconds[:] = all_seconds.tolist()
     return dice_of(total, planned.class_names)

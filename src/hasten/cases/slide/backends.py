@@ -74,8 +74,7 @@ class OpenSlideReader:
 class TifffileReader:
     """tifffile, tile by tile with the codecs of imagecodecs: TIFF of any compression, SVS, OME-TIFF."""
 
-    def __init__(self, path: Path, *, deep: bool = False) -> None:
-        """deep: take 16 bits, too, which `read` then gives."""
+    def __init__(self, path: Path) -> None:
         import tifffile
 
         self._tiff = tifffile.TiffFile(path)
@@ -83,11 +82,8 @@ class TifffileReader:
             self._pages = _level_pages(self._tiff)
             first = self._pages[0]
             for page in self._pages:
-                kinds = (np.uint8, np.bool_, *([np.uint16] if deep else []))
-                if page.dtype not in kinds or page.planarconfig != 1 or page.imagedepth != 1:
-                    bits = "8- or 16-bit unsigned" if deep else "8-bit"
-                    raise ValueError(f"holds {page.dtype} of shape {page.shape}; {bits} RGB or grey is needed")
-            self.dtype = np.dtype(np.uint16 if first.dtype == np.uint16 else np.uint8)
+                if page.dtype not in (np.uint8, np.bool_) or page.planarconfig != 1 or page.imagedepth != 1:
+                    raise ValueError(f"holds {page.dtype} of shape {page.shape}; 8-bit RGB or grey is needed")
             self.levels = tuple(
                 Level(page.imagelength, page.imagewidth, _rounded(first.imagewidth / page.imagewidth))
                 for page in self._pages
@@ -100,7 +96,7 @@ class TifffileReader:
 
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         page = self._pages[level]
-        region = np.full((height, width, 3), BACKGROUND, self.dtype)
+        region = np.full((height, width, 3), BACKGROUND, np.uint8)
         tall, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
         across = -(-page.imagewidth // wide)
         for row in range(y // tall, -(-(y + height) // tall)):
@@ -135,7 +131,7 @@ class TifffileReader:
         if tile is None:
             return None
         plane = tile[0][..., :3]
-        return (plane if plane.shape[2] == 3 else plane[..., :1]).astype(self.dtype)
+        return (plane if plane.shape[2] == 3 else plane[..., :1]).astype(np.uint8)
 
 
 def _level_pages(tiff: Any) -> list[Any]:

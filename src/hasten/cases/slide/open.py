@@ -31,12 +31,9 @@ _CLASH = "horovod.torch"
 _TIFFS = (".tif", ".tiff", ".svs")
 
 
-def open_slide(
-    path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS, deep: bool = False
-) -> Slide:
+def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS) -> Slide:
     """Open a whole slide with `backend`, or with the first of `order` that is installed and can read it.
 
-    deep: take 16 bits, too, which tifffile alone reads.
     Raises ValueError for a file that is missing, truncated, or that no backend can read (with each error), for an
     unknown backend, and for one that is not installed (with the command that installs it).
     """
@@ -56,8 +53,7 @@ def open_slide(
     errors: list[str] = []
     for name in [backend] if backend is not None else [name for name in order if name in available]:
         try:
-            reader = TifffileReader(path, deep=True) if deep and name == "tifffile" else _READERS[name][1](path)
-            slide = Slide(path, name, reader)
+            slide = Slide(path, name, _READERS[name][1](path))
         except Exception as error:  # each library has errors of its own
             errors.append(f"{name}: {first_line(error)}")
             continue

@@ -1,20 +1,73 @@
-"""A network's forward pass as one CUDA graph for each shape of a batch of windows: one launch instead of hundreds."""
+"""A network's passes over windows on a GPU: how many go through it at once, and as one CUDA graph for each shape."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from hasten.files import first_line
+from hasten.prediction.infer import Inference, network_scores
 from hasten.prediction.scores import first_output
+from hasten.prediction.windows import available_bytes
+from hasten.runtime.device import seconds_of
 from hasten.runtime.measure import certainly_faster, compared
+from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.side_stream import SideStream
 
 log = logging.getLogger(__name__)
+
+_HIGHEST = 64
+_LEAST_SAVED = 0.05
+"""Smallest share of a window's time that a doubled batch has to save."""
+_SHARE = 0.25
+"""Share of free memory that a batch may take: sums and the images need the rest."""
+_PASSES = 3
+
+
+def best_batch(trial: Callable[[int], tuple[float, int]], free: int) -> int:
+    """The batch from which on doubling it gains nothing or takes too much memory.
+
+    trial: runs this many windows, and gives seconds and bytes at the peak. free: bytes. One window is always allowed.
+    """
+    count, (seconds, num_bytes) = 1, trial(1)
+    while count < _HIGHEST and 2 * num_bytes <= _SHARE * free:
+        doubled = None
+        with out_of_memory_ends_block():
+            doubled = trial(2 * count)
+        if doubled is None or doubled[0] / 2 > (1 - _LEAST_SAVED) * seconds:
+            break
+        count, (seconds, num_bytes) = 2 * count, doubled
+    return count
+
+
+def measured_batch(network: nn.Module, channels: int, inference: Inference) -> int:
+    """The best batch of windows on its device, a GPU. On a CPU, a batch gains nothing from more voxels than `Windows`
+    allows it.
+    """
+    if inference.device.type != "cuda":
+        return inference.batch_size
+    count = best_batch(lambda count: _trial(network, channels, inference, count), available_bytes(inference.device))
+    log.info("%d windows of %s go through the network at once", count, inference.patch)
+    torch.cuda.empty_cache()
+    return count
+
+
+@torch.inference_mode()
+def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> tuple[float, int]:
+    generator = torch.Generator(inference.device).manual_seed(0)
+    batch = torch.randn(count, channels, *inference.patch, device=inference.device, generator=generator)
+    before = torch.cuda.memory_allocated(inference.device)
+    torch.cuda.reset_peak_memory_stats(inference.device)
+    network_scores(network, batch, inference)  # libraries choose their algorithms for this shape
+    num_bytes = torch.cuda.max_memory_allocated(inference.device) - before
+    seconds = [seconds_of(lambda: network_scores(network, batch, inference), inference.device) for _ in range(_PASSES)]
+    return min(seconds), num_bytes
+
 
 _WARM_UP = 3
 """Batches of a shape that run as they are, so that libraries have made their handles and workspaces."""

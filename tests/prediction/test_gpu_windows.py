@@ -1,4 +1,4 @@
-"""The order of things around the graphs of windows, with a stand-in for CUDA that runs where a graph would replay."""
+"""Batches and graphs of windows, with stand-ins for passes on a GPU and for CUDA, which runs what a graph replays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.prediction import window_graph
-from hasten.prediction.window_graph import GraphedNetwork
+from hasten.prediction import gpu_windows
+from hasten.prediction.gpu_windows import GraphedNetwork, best_batch
 from tests.training.test_capture import FakeStream
 
 CPU = torch.device("cpu")
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("fixed", "free", "most", "count"),
+    [(0.0, 400, 64, 1), (7.0, 400, 64, 64), (0.4, 400, 64, 4), (7.0, 32, 64, 8), (7.0, 400, 8, 8), (7.0, 1, 64, 1)],
+    ids=["no gain", "the most", "gain ends", "memory of 8", "out of memory", "one window always"],
+)
+def test_a_batch_is_doubled_while_it_gains_and_fits(fixed: float, free: int, most: int, count: int) -> None:
+    def trial(size: int) -> tuple[float, int]:
+        if size > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (fixed + size) / 1e3, size * GIB
+
+    assert best_batch(trial, free * GIB) == count
 
 
 class Net(nn.Module):
@@ -42,8 +57,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[SizedStream]:
     class Own(SizedStream):
         pass
 
-    monkeypatch.setattr(window_graph, "SideStream", Own)
-    monkeypatch.setattr(window_graph, "certainly_faster", lambda *given, **more: True)
+    monkeypatch.setattr(gpu_windows, "SideStream", Own)
+    monkeypatch.setattr(gpu_windows, "certainly_faster", lambda *given, **more: True)
     return Own
 
 
@@ -88,7 +103,7 @@ def test_without_a_graph_where_it_does_not_work(
     elif what == "values":
         stand_in.spoil = 2.0
     else:
-        monkeypatch.setattr(window_graph, "certainly_faster", lambda *given, **more: False)
+        monkeypatch.setattr(gpu_windows, "certainly_faster", lambda *given, **more: False)
     net, batches = Net(), images(7)
     graphed = GraphedNetwork(net, CPU)
     assert_same(net, scores(graphed, batches), batches)
@@ -99,13 +114,6 @@ def test_without_a_graph_where_it_does_not_work(
     before = net.passes
     assert_same(net, scores(graphed, batches), batches)
     assert net.passes == before + len(batches)
-
-
-def test_few_shapes_have_one(stand_in: type[SizedStream]) -> None:
-    graphed = GraphedNetwork(Net(), CPU)
-    for size in range(3, 10):
-        scores(graphed, images(4, size))
-    assert len(graphed._graphs) == 4
 
 
 @pytest.mark.gpu
