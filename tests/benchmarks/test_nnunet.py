@@ -6,18 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
 from scipy.ndimage import gaussian_filter
 
 from benchmarks.nnunets.likeness import (
     Setting,
     distances,
     limit,
-    nnunet_patches,
     own_patches,
     series,
-    setting_of,
 )
 
 PATCHES = 240
@@ -47,14 +43,3 @@ def test_louder_patches_are_told_apart() -> None:
 def _louder(case: Any) -> Any:
     image, *rest = case
     return (image * 1.2, *rest)
-
-
-@pytest.mark.parametrize("patch", [(12, 12, 12), (4, 16, 16), (16, 16)])
-def test_patches_are_distributed_as_nnunets(patch: tuple[int, ...]) -> None:
-    pytest.importorskip("nnunetv2.training.nnUNetTrainer.nnUNetTrainer")
-    cases, setting = smooth_cases(), setting_of(patch)
-    np.random.seed(0)  # noqa: NPY002 - nnU-Net draws from it
-    torch.manual_seed(0)
-    theirs = series(nnunet_patches(cases, setting, (0, 1, 2), PATCHES))
-    apart = distances(theirs, series(own_patches(cases, setting, PATCHES, seed=0)))
-    assert max(apart.values()) < limit(PATCHES), apart

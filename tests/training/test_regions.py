@@ -15,7 +15,7 @@ from hasten.observe.rundir import SUMMARY_JSON
 from hasten.prediction.predict import predict
 from hasten.training.plan import plan_run
 from hasten.training.run import train
-from tests.training.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
+from tests.training.runs import checkpoint, metrics
 
 REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing": (4,)}
 """As BraTS numbers them: 1 is necrosis, 2 oedema, 4 enhancing."""
@@ -134,36 +134,4 @@ def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, 
 # What a run goes by
 
 
-def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path: Path) -> None:
-    settings = ("train.steps=8", "train.checkpoint_every=4", "train.validate_every=4")
-    train(config_of(source, *settings), tmp_path / "whole")
-    with pytest.raises(Killed), at_step(6, "kill"):
-        train(config_of(source, *settings), tmp_path / "part")
-    train(resumed(tmp_path / "part"), tmp_path / "part", resume=True)
-    assert_same_run(tmp_path / "whole", tmp_path / "part")
-
-
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.regions={tumour: [3]}", r'^data\.regions: "tumour" holds 3, .*0, 1, 2, 4'),
-        ("loss.include_background=true", r"^loss\.include_background: regions have no background"),
-        ("data.region_values={oedema: 2}", r'data\.region_values names "oedema", which is no region'),
-    ],
-)
-def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plan_run(config_of(source, override))
-
-
-def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
-    image = source / "images" / "case0.nii.gz"
-    (tmp_path / "enhancing").mkdir()
-    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="exists; add --overwrite"):
-        predict(run, image, tmp_path, regions=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
-    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]

@@ -136,10 +136,9 @@ def _levels(network: PlannedNetwork, strides: int) -> Iterator[str]:
             f"behind each of them: use {strides}, or 0 for none"
         )
     elif not built_in.every_output and 0 < strides <= heads:
-        remedy = f"{strides - 1} or less" if strides > 1 else "0, or more levels"
         yield (
-            f"network.deep_supervision: {heads} for {strides} network.strides; there is an "
-            f"output at each level but the coarsest: use {remedy}"
+            f"network.deep_supervision: {heads} for {strides} network.strides; there is an output at each level but "
+            f"the coarsest: use {strides - 1} or less"
         )
 
 
@@ -151,11 +150,7 @@ def _halving(
         return
     multiple = built_in.channels_multiple
     if channels[0] % multiple:
-        multiples = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
-        yield (
-            f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
-            f"use {' or '.join(map(str, multiples))}"
-        )
+        yield f"network.channels: {channels[0]} at the finest level; {network.name} takes multiples of {multiple}"
     default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
     if channels != default or any(list(stride) != step for stride in strides):

@@ -91,14 +91,8 @@ def read_document(path: Path) -> Document:
     """Read one YAML mapping; an empty file is an empty mapping. ValueError: unreadable, not YAML, not a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path}: is a folder, a YAML file is needed") from None
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from None
+        raise ValueError(f"{path}: not a text file in UTF-8 ({error}); save it as UTF-8") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     try:

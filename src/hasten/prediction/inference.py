@@ -20,11 +20,10 @@ def inference_of(
     return Inference(
         patch=infer.patch,
         divisor=divisor(config.network),
-        whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
+        whole_up_to=math.prod(infer.patch),
         overlap=infer.overlap,
         batch_size=infer.batch_size or WINDOW_BATCH,
         flip_axes=infer.flip_axes,
-        sums_on_host=infer.sums_on_host,
         precision=variant.precision,
         channels_last=variant.channels_last,
         spatial_dims=spatial_dims,

@@ -26,7 +26,7 @@ from hasten.distribute.world import detect_world
 from hasten.evaluation.crossval import score_fold, summarise
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import LOGS, METRICS_JSONL, PLAN_JSON, RANKS, RUN_YAML
+from hasten.observe.rundir import LOGS, PLAN_JSON, RANKS, RUN_YAML
 from hasten.prediction.ensemble import changed_settings
 from hasten.training.run import train
 from hasten.training.stop import Stopped
@@ -154,10 +154,6 @@ def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
 
 def check_folder(out: Path) -> None:
     """Raise ValueError if `out` cannot hold a cross-validation."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out}: is a file; choose another --out")
-    if (out / RUN_YAML).is_file() or (out / METRICS_JSONL).is_file():
-        raise ValueError(f"{out}: holds an ordinary run, not folds; choose another --out")
     if out.is_dir() and not (out / CV_YAML).is_file():
         names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
         others = [name for name in names if name not in (LOGS, RANKS)]

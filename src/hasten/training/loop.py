@@ -94,7 +94,7 @@ class Loop:
         )
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
-        self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
+        self.checkpoints = Checkpoints(out / CHECKPOINTS)
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self._best_covers = evaluator.covers
