@@ -61,7 +61,6 @@ BAD_CONTENT = {
     "its labels is a list and not a dict": {"labels": ["background", "a"]},
     "its labels are \\['x'\\]": {"labels": {"x": "a"}},
     "its spatial_dims is 4": {"spatial_dims": 4},
-    "its foreground is {'smallest': 1.0}": {"foreground": {"smallest": 1.0}},
 }
 
 

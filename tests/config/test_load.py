@@ -217,10 +217,8 @@ def test_the_field_that_another_tools_word_means_is_named(name: str, field: str)
         ("a: !!python/name:os.system\n", r"run.yaml:1: not valid YAML: .*constructor"),
         ("train: &a\n  x: *a\n", "more than 100000 values, aliases written out"),
         ("null: 5", r"run.yaml: .*'None' is not a field's name; remove"),
-        ('cache: {dir: "a\\0b"}', "run.yaml:1: not valid YAML: .*NUL; correct"),
         ("x: " + "[" * 1000, "not valid YAML: it is nested too deeply"),
         ("x: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
-        ("#" * (1 << 20) + "\nx: 1", "not valid YAML: it has 10485.* characters"),
         ("train: {steps: 1:30}", "run.yaml:1: train.steps: must be a valid integer .*'1:30'"),
         ("train: {max_seconds: 1:30.5}", "run.yaml:1: train.max_seconds: '1:30.5' is no duration"),
         (

@@ -140,8 +140,8 @@ def test_changed_settings_are_refused_with_the_difference(
         ([], [], "--folds none: there are 3 folds"),
         (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0, 1, 2, 3, 4"),
         (["data.split.num_folds=9"], "all", r"num_folds is 9; .*between 2 and .*, 6"),
-        (["data.split.fraction=0.3"], "all", r"data\.split\.fraction=0.3: splits the cases once"),
-        (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split\.by=list: splits the"),
+        (["data.split.fraction=0.3"], "all", r"data\.split: splits the cases once"),
+        (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split: splits the"),
     ],
 )
 def test_folds_that_there_are_none_of(

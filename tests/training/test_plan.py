@@ -112,7 +112,7 @@ def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("sample.ptch", [8, 8, 8], ["sample.ptch", "did you mean sample.patch?"]),
+        ("sample.ptch", [8, 8, 8], ["sample.ptch", "no plan decides"]),
         ("xyzzy.qqq", 1, ["xyzzy.qqq", "remove it"]),
         ("train.seed", 5, ["train.seed", "no plan decides", "train.seed=VALUE"]),
         ("sample.patch", [8, 8], ["sample.patch"]),

@@ -64,9 +64,11 @@ def with_custom_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig
     if not is_own(config.network):
         return config, None
     custom = custom_network(
-        config.network, num_channels=len(case_set.channels), spatial_dims=case_set.spatial_dims,
+        config.network,
+        num_channels=len(case_set.channels),
+        spatial_dims=case_set.spatial_dims,
         num_classes=len(case_set.regions or case_set.labels),
-    )  # fmt: skip
+    )
     divisor = config.network.divisor or find_divisor(custom)
     network = dataclasses.replace(config.network, digest=custom.code.digest, divisor=divisor)
     return dataclasses.replace(config, network=network), custom

@@ -18,9 +18,18 @@ from hasten.files import expanded
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
 
-_CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int,
-                             "step": int, "regions": dict, "region_values": dict,
-                             "foreground": dict, "spacing": dict}  # fmt: skip
+_CONTENT: dict[str, type] = {
+    "weights": dict,
+    "config": dict,
+    "labels": dict,
+    "channels": list,
+    "spatial_dims": int,
+    "step": int,
+    "regions": dict,
+    "region_values": dict,
+    "foreground": dict,
+    "spacing": dict,
+}
 _LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
 """Entries that older files lack."""
 
@@ -71,13 +80,6 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
         return f"its spatial_dims is {content['spatial_dims']}"
     if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
         return f"its labels are {list(content['labels'])}"
-    for name in ("foreground", "spacing"):
-        statistics = content[name]
-        sizes = list(statistics.values()) if name == "foreground" else [mm for row in statistics.values() for mm in row]
-        if statistics and (
-            set(statistics) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes)
-        ):
-            return f"its {name} is {statistics}"
     return None
 
 

@@ -40,7 +40,11 @@ def settings(
         lines.append(each.name)
         for text in (f"{each.values}; default {each.default}", each.meaning):
             lines += textwrap.wrap(
-                text.replace("`", ""), width, initial_indent="    ", subsequent_indent="    ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                text.replace("`", ""),
+                width,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     echo("\n".join(lines))

@@ -53,10 +53,13 @@ NETWORKS: dict[str, BuiltIn] = {
     "segresnetds": BuiltIn(settings=("blocks", "norm", "act", "deep_supervision"), act="relu", halving=True),
     "mednext": BuiltIn(settings=("blocks", "deep_supervision"), halving=True, every_output=True),
     "swinunetr": BuiltIn(
-        settings=("norm", "dropout"), halving=True, factors=(1, 1, 2, 4, 8, 16), channels_multiple=12,
+        settings=("norm", "dropout"),
+        halving=True,
+        factors=(1, 1, 2, 4, 8, 16),
+        channels_multiple=12,
         planned_width=1.5,
     ),
-}  # fmt: skip
+}
 
 
 def changed_settings(network: NetworkConfig) -> list[str]:

@@ -121,14 +121,10 @@ def with_folds(config: RunConfig) -> RunConfig:
     if split.by in ("fold", "nnunet"):
         return config
     if split.by is not None or split.fraction is not None or split.validation:
-        once = f"by={split.by}" if split.by else "validation" if split.validation else f"fraction={split.fraction}"
-        raise ValueError(f"data.split.{once}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
+        raise ValueError("data.split: splits the cases once; leave it out, or set data.split.by=fold (or nnunet)")
     return dataclasses.replace(
         config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
     )
-
-
-_REMEDY = "data.split.by=fold (or nnunet)"
 
 
 def at_fold(config: RunConfig, fold: int | None) -> RunConfig:

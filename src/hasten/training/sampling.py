@@ -208,10 +208,17 @@ def _program(
         if stage.patch != planned.config.sample.patch:
             run = with_patch(run, stage.patch)
         return make_segment(
-            run.chain, _cases(planned, run, arena, cases), batch_size=stage.batch_size,
-            seed=planned.config.train.seed, train_cases=cases, device=planned.device, share=share, compile=compile,
-            fuse=fuse, cache_dir=cache_dir(planned.config.cache),
-        )  # fmt: skip
+            run.chain,
+            _cases(planned, run, arena, cases),
+            batch_size=stage.batch_size,
+            seed=planned.config.train.seed,
+            train_cases=cases,
+            device=planned.device,
+            share=share,
+            compile=compile,
+            fuse=fuse,
+            cache_dir=cache_dir(planned.config.cache),
+        )
 
     if rank_cases is None:
         cases = arena.index(tuple(case.id for case in planned.train))
@@ -229,9 +236,12 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
             "of them; leave distribute.parts out, or begin the chain with a crop"
         )
     whole = WholeCases(
-        transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
+        transforms=run.transforms,
+        keys=run.chain.keys,
+        seed=planned.config.train.seed,
+        items=items_of_arena(arena),
         train_cases=cases,
-    )  # fmt: skip
+    )
     return CaseSource(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
 
 

@@ -150,10 +150,15 @@ def choose_variant(
         probes_per_step = planned.config.sample.batch_size / probe.shape[0]
         with experiments.running():
             measured = fastest_variant(
-                network, probe, allowed, memory, seconds=min(MEASURE_S, experiments.left_s),
-                passes=train.steps * probes_per_step, timed=experiments.timed,
+                network,
+                probe,
+                allowed,
+                memory,
+                seconds=min(MEASURE_S, experiments.left_s),
+                passes=train.steps * probes_per_step,
+                timed=experiments.timed,
                 is_short=_short_run(planned, allowed, probes_per_step, experiments.run_s),
-            )  # fmt: skip
+            )
         variant = measured.variant
         why = explain(measured) if len(allowed) > 1 else ""
         seconds = measured.pass_s * probes_per_step
