@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
-BENCHMARKS := cache listing feed engine windows augment networks predict pathology doctor scale ladder
+BENCHMARKS := cache feed engine augment networks predict pathology doctor scale ladder
 
 # Compiling modules when they are first imported takes less time than compiling all of them here, one after another.
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt

@@ -5,7 +5,7 @@ DataLoader with worker processes, Adam and Dice loss (the lowest rung of the lad
 every case again in each epoch; it is stopped when its share of the five minutes is over, and then counts as slower than
 that.
 Seconds count from the start of each process: imports and, for Hasten, filling its cache are in them.
-Writes demo/ (its own folder, emptied first) with the data and both run directories, and report.html beside it.
+Writes demo/ (its own folder, emptied first) with the data and Hasten's run directory, and its report.html beside it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.harness import ROOT
-from benchmarks.ladder.outcome import time_to
 from benchmarks.ladder.rungs import rungs_named
 from benchmarks.ladder.show import Ladder, terminal_table, verdict
 from benchmarks.ladder.task import Task, task_of, write_task
@@ -60,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     left = BUDGET - 2 * GRACE - (time.monotonic() - began)
     say(f"\n2. the regular way (Dataset, DataLoader with {usable_cores()} workers, Adam)")
     regular = run_arm("monai", task, folder / "regular.json", min(REGULAR_CAP, left), "--rung", "regular")
-    write_run(regular, folder / "regular", "regular (Dataset + DataLoader)")
-    name_run(folder / "hasten", "Hasten")
     runs = {"regular": [regular], "hasten": [hasten]}
     ladder = Ladder(task=made, rungs=rungs_named(list(runs)), results=runs, level=TARGET)
     Console().print(terminal_table(ladder))
@@ -101,78 +98,10 @@ def run_arm(arm: str, task: Path, out: Path, cap: float, *flags: str) -> dict[st
     return result if result["stopped"] else {**result, "stopped": "max_seconds"}
 
 
-# Run directory of the regular arm, so that the page can compare the two
-
-
-def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
-    """Write an arm's result in the form of a run directory of Hasten's."""
-    import yaml
-
-    from hasten.observe.env import environment
-    from hasten.observe.rundir import (
-        ENV_JSON,
-        METRICS_JSONL,
-        PLAN_JSON,
-        RUN_YAML,
-        SUMMARY_JSON,
-        write_json,
-        write_jsonl,
-    )
-
-    folder.mkdir(parents=True)
-    reached = time_to(result, result["settings"]["target"])
-    best = max(result["curve"], key=lambda point: point["dice"] or 0.0)
-    seconds = result["seconds"]
-    looped = seconds["train"] + seconds["wait"]
-    workers = f"{result['settings']['workers']}, started each epoch"
-    batch = CASES * CROPS
-    write_jsonl(folder / METRICS_JSONL, [line for point in result["curve"] for line in lines_of(point)])
-    write_json(
-        folder / SUMMARY_JSON,
-        {
-            "status": "target_reached" if reached.reached else "time_up",
-            "name": name,
-            "target": {"metric": "mean_dice", "value": result["settings"]["target"], "reached": reached.reached,
-                       "time_s": reached.seconds if reached.reached else None},
-            "best": {"metric": "mean_dice", "value": best["dice"], "step": best["step"]},
-            "time_to": {f"{TARGET:.2f}": reached.seconds} if reached.reached else {},
-            "seconds": {"total": seconds["total"], "import": seconds["import"], "train": seconds["train"],
-                        "wait_for_data": seconds["wait"], "validate": seconds["validate"]},
-            "steps": result["steps"],
-            "samples_per_s": result["steps"] * batch / looped if looped > 0 else None,
-            "wait_share": result["seconds"]["wait"] / looped if looped > 0 else None,
-            "cases": result["cases"],
-            "accelerators": {"worker processes": {"on": True, "set_by": "user", "reason": workers}},
-        },
-    )  # fmt: skip
-    write_json(folder / ENV_JSON, environment())
-    write_json(folder / PLAN_JSON, {"fingerprint": {"labels": {"0": "background", "1": "spleen"}}, "decisions": {}})
-    (folder / RUN_YAML).write_text(yaml.safe_dump({"arm": result["notes"], "settings": result["settings"]}))
-
-
-def lines_of(point: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl for one point of a curve."""
-    at = {"step": point["step"], "time_s": point["seconds"]}
-    figures = {name: point.get(name) for name in ("loss", "samples_per_s", "wait_share")}
-    per_class = {"spleen": point["per_class"][0]}
-    return [
-        {"kind": "train", **at, **figures},
-        {"kind": "validation", **at, "dice": point["dice"], "dice_per_class": per_class},
-    ]
-
-
-def name_run(folder: Path, name: str) -> None:
-    from hasten.observe.rundir import SUMMARY_JSON, write_json
-
-    path = folder / SUMMARY_JSON
-    write_json(path, {**json.loads(path.read_text()), "name": name})
-
-
 def report(folder: Path) -> None:
     from hasten.report.page import write_report
 
-    page = write_report([folder / "regular", folder / "hasten"], folder / "report.html")
-    shutil.copyfile(page, ROOT / "report.html")
+    shutil.copyfile(write_report([folder / "hasten"], folder / "report.html"), ROOT / "report.html")
 
 
 def say(text: str) -> None:

@@ -42,34 +42,6 @@ def steps(given: argparse.Namespace) -> Part:
     return claims, times, message
 
 
-def norms(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.layers import FORMATS, NORMS, norm_times
-
-    times = norm_times(given.rounds)
-    claims = []
-    for layer in NORMS:
-        best = min((f"{layer}/{layout}/torch" for layout in FORMATS), key=lambda name: statistics.median(times[name]))
-        ratio = median_ratio(times[best], times[f"{layer}/channels-last/hasten"])
-        claims.append(Claim.at_least(f"{layer}: torch's operations, in their faster format, over Hasten's", ratio, 1.0))
-    return claims, {f"{name}_ms": values for name, values in times.items()}, {}
-
-
-def few_channels(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.layers import ARMS, FEW, NETWORK, few_channel_times
-    from hasten.observe.env import cpu_has_bf16
-
-    precisions = [each for each in given.precisions if each == "fp32" or cpu_has_bf16()]
-    times = few_channel_times(given.rounds, precisions)
-    claims = []
-    for name in (*FEW, NETWORK, f"{NETWORK}, forward"):
-        for precision in precisions:
-            best = min((times[f"{name}/{precision}/{arm}"] for arm in ARMS[:2]), key=statistics.median)
-            ratio = median_ratio(best, times[f"{name}/{precision}/hasten"])
-            what = f"{name}, {precision}: torch's convolutions, in their faster format, over Hasten's"
-            claims.append(Claim.at_least(what, ratio, 1.0))
-    return claims, {f"{name}_ms": values for name, values in times.items()}, {}
-
-
 def optimizers(given: argparse.Namespace) -> Part:
     from benchmarks.engines.optimizers import optimizer_times, ratios
 
@@ -128,7 +100,7 @@ def ablation(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "steps": steps, "norms": norms, "few_channels": few_channels, "optimizers": optimizers, "overhead": overhead,
+    "steps": steps, "optimizers": optimizers, "overhead": overhead,
     "sliding": sliding, "memory": memory, "ablation": ablation,
 }  # fmt: skip
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from benchmarks.trial.judge import Ended, judge
-from benchmarks.trial.run import changes, snapshot
 from benchmarks.trials import PARTS, all_trials, claims_of, table
 
 CLEAR = "error: /data/culprit.nii.gz: is cut off; copy it again.\n"
@@ -60,24 +58,6 @@ def test_refusal(text: str, expected: str) -> None:
 )
 def test_exit_code_0(text: str, expect: str, expected: str) -> None:
     assert verdict(text, code=0, expect=expect) == expected
-
-
-def test_a_sound_input_that_is_refused_is_handled_poorly() -> None:
-    assert verdict(CLEAR, expect="accepted") == "poor"
-    assert verdict(CLEAR, expect="warned") == "handled"
-
-
-def test_files_of_the_user_are_compared(tmp_path: Path) -> None:
-    for name in ("kept", "altered", "removed", "out"):
-        (tmp_path / name).write_text("a")
-    (tmp_path / "link").symlink_to("nowhere")
-    before = snapshot(tmp_path, ["out"])
-    (tmp_path / "altered").write_text("b")
-    (tmp_path / "out").write_text("b")
-    (tmp_path / "removed").unlink()
-    (tmp_path / "new").write_text("b")
-    assert changes(before, snapshot(tmp_path, ["out"])) == "removed: removed; altered: altered"
-    assert changes(before, before) == ""
 
 
 def test_names_are_unique_and_many() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import io
@@ -8,7 +7,6 @@ import math
 import os
 import pickle
 import random
-import resource
 import subprocess
 import sys
 from collections import Counter, OrderedDict, defaultdict
@@ -61,21 +59,8 @@ def test_round_trip(saved: Path) -> None:
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_memory_format_is_kept(tmp_path: Path) -> None:
-    tensor = torch.randn(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d)
-    write_checkpoint(tmp_path / "x.pt", {"t": tensor})
-    result = read_checkpoint(tmp_path / "x.pt")["t"]
-    assert torch.equal(result, tensor)
-    assert result.stride() == tensor.stride()
-
-
 def test_plain_torch_load_reads_it(saved: Path) -> None:
     assert_is_content(torch.load(saved, weights_only=True))
-
-
-def test_an_absent_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"last\.pt: no such checkpoint"):
-        read_checkpoint(tmp_path / "last.pt")
 
 
 def places(size: int) -> list[int]:
@@ -84,7 +69,7 @@ def places(size: int) -> list[int]:
     return sorted({0, 1, 2, 3, *range(size - TRAILER - 2, size), *between})
 
 
-def test_any_flipped_bit_is_detected(saved: Path) -> None:
+def test_any_flipped_bit_and_any_other_length_is_detected(saved: Path) -> None:
     whole = saved.read_bytes()
     for number, place in enumerate(places(len(whole))):
         data = bytearray(whole)
@@ -92,16 +77,12 @@ def test_any_flipped_bit_is_detected(saved: Path) -> None:
         saved.write_bytes(data)
         with pytest.raises(ValueError, match=r"last\.pt: damaged .*its checksum"):
             read_checkpoint(saved)
-    saved.write_bytes(whole)
-    assert_is_content(read_checkpoint(saved))
-
-
-def test_any_truncation_is_detected(saved: Path) -> None:
-    whole = saved.read_bytes()
-    for length in [*range(TRAILER + 2), *places(len(whole))]:
-        saved.write_bytes(whole[:length])
+    for part in (b"", whole[:TRAILER], whole[:-TRAILER], whole[: len(whole) // 2], whole[:-1], whole + b"\0"):
+        saved.write_bytes(part)
         with pytest.raises(ValueError, match="damaged"):
             read_checkpoint(saved)
+    saved.write_bytes(whole)
+    assert_is_content(read_checkpoint(saved))
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (Path, "replace")])
@@ -123,20 +104,6 @@ def test_a_failed_write_leaves_the_previous_file(
     assert_is_content(read_checkpoint(saved), 2.0)
 
 
-def test_a_limit_on_file_sizes_leaves_the_previous_file(saved: Path) -> None:
-    """The system refuses in the middle of a large write, as it does on a full disk."""
-    before = saved.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write_checkpoint(saved, {"weights": torch.zeros(100_000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert saved.read_bytes() == before
-    assert list(saved.parent.iterdir()) == [saved]
-
-
 KILLER = """
 import mmap, os, random, signal, sys, time
 from functools import partial
@@ -153,7 +120,7 @@ write_checkpoint(path, {"step": 0, "tensor": torch.zeros(200_000)})
 def save_in_a_loop(step):
     tensor = torch.full((200_000,), float(step))
     # Each process makes its own, as after a real restart.
-    write = Checkpoints(folder, keep=3).write if kind == "folder" else partial(write_checkpoint, path)
+    write = Checkpoints(folder).write if kind == "folder" else partial(write_checkpoint, path)
     saver = Saver()
     while True:
         step += 1
@@ -180,10 +147,6 @@ for trial in range(int(sys.argv[2])):
     newest = Checkpoints(folder).newest()
     assert newest.step >= max(before, int.from_bytes(durable[:], "little"))
     assert torch.equal(newest.content["tensor"], torch.full((200_000,), float(newest.step)))
-    files = Checkpoints(folder).paths()
-    assert len(files) <= 4, files  # one too many while the new one is not yet durable
-    for file in files:
-        read_checkpoint(file)
 print(newest.step)
 """
 """A child saves in a loop and is killed at a random moment; whatever it left must be whole. Forked from one thread."""
@@ -234,28 +197,6 @@ def test_a_file_with_code_is_refused_and_runs_nothing(tmp_path: Path, form: str)
     assert proof.exists()  # the payload would have worked
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_no_content_that_a_checksum_vouches_for_ends_otherwise(saved: Path) -> None:
-    """Whatever the unpickler makes of changed bytes, it is one ValueError, or data."""
-    draw, body = random.Random(3), saved.read_bytes()[:-TRAILER]
-    for _ in range(SAMPLES):
-        changed = bytearray(body)
-        for _ in range(draw.randrange(1, 8)):
-            changed[draw.randrange(len(changed))] = draw.randrange(256)
-        saved.write_bytes(changed + b"HASTEN01" + hashlib.sha256(changed).digest())
-        with contextlib.suppress(ValueError):
-            read_checkpoint(saved)
-
-
-def test_a_file_that_cannot_be_read_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(ValueError, match=r"last\.pt: cannot be read \(Input/output error\)"):
-        read_checkpoint(saved)
-
-
 PLAIN = [
     None,
     True,
@@ -292,25 +233,3 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, va
     with pytest.raises(ValueError, match=r"last\.pt\.extra\.list\[1\]: .* read back.*save tensors"):
         write_checkpoint(saved, {"extra": {"list": [1, value]}})
     assert saved.read_bytes() == before
-
-
-def test_it_has_the_permissions_of_a_plain_file(saved: Path) -> None:
-    plain = saved.with_name("plain")
-    plain.touch()
-    assert saved.stat().st_mode == plain.stat().st_mode
-
-
-def test_what_is_no_dict_is_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    torch.save([1, 2], buffer)
-    body, path = buffer.getvalue(), tmp_path / "last.pt"
-    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
-    with pytest.raises(ValueError, match="it holds a list"):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize("more", [b"\0", b"x" * TRAILER])
-def test_bytes_after_the_end_are_detected(saved: Path, more: bytes) -> None:
-    saved.write_bytes(saved.read_bytes() + more)
-    with pytest.raises(ValueError, match="damaged"):
-        read_checkpoint(saved)

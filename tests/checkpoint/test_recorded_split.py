@@ -101,13 +101,6 @@ def test_training_cases_are_known_by_content_and_not_by_name(tmp_path: Path, kin
     assert found == {"a": [str(one)], "x": [str(two)], **renamed}
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"cases": 3}', '{"cases": {"train": {}}}'])
-def test_a_run_without_a_record_is_not_checked(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / PLAN_JSON).write_text(content)
-    require_same_cases(tmp_path, *parts(tmp_path, "a", "x"))
-
-
 def test_neither_a_run_nor_a_fold_goes_on_with_more_cases(tmp_path: Path) -> None:
     source = write_phantoms(tmp_path / "set", num_cases=6, shape=(16, 24, 24))
     config = config_of(source, tmp_path / "cache", "train.steps=4", "data.split.by=fold", "data.split.num_folds=2")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,18 +89,6 @@ def fail(content: dict[str, Any]) -> None:
     raise OSError("No space left on device")
 
 
-def test_an_error_is_raised_by_a_later_save_once(tmp_path: Path) -> None:
-    saver, disk = Saver(), Disk()
-    disk.gate.set()
-    saver.save({"step": 1}, fail)
-    wait(saver._saves)
-    with pytest.raises(OSError, match="No space"):
-        saver.save({"step": 2}, disk.write)
-    saver.save({"step": 3}, disk.write)
-    saver.close()
-    assert [content["step"] for content in disk.written] == [3]
-
-
 def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> None:
     """Memory formats, containers, the versions in a state dict, and memory that two names share."""
     network = nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4)).to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
@@ -124,19 +111,3 @@ def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> N
     assert other["network"]._metadata == network.state_dict()._metadata  # type: ignore[attr-defined]
     shared = other["network"]
     assert shared["again.weight"].data_ptr() == shared["0.weight"].data_ptr()
-
-
-def test_close_waits_for_the_disk(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    with Saver() as saver:
-        saver.save({"step": 1, "tensor": torch.ones(100_000)}, partial(write_checkpoint, path))
-    assert read_checkpoint(path)["step"] == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_error_is_raised_on_closing() -> None:
-    saver = Saver()
-    saver.save({"step": 1}, fail)
-    with pytest.raises(OSError, match="No space"):
-        saver.close()
-    saver.close()

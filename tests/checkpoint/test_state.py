@@ -15,8 +15,6 @@ from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.folder import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
-from hasten.optim.average import average_of
-from hasten.optim.base import lay_out_moments
 from hasten.optim.muon import Muon
 from tests.training.runs import assert_equal
 
@@ -93,7 +91,7 @@ class Own:
 
     def train(self, folder: Path, *, die_in: int = 0) -> dict[str, Any]:
         """To the end from the newest checkpoint, with one after every other step."""
-        checkpoints = Checkpoints(folder, keep=2)
+        checkpoints = Checkpoints(folder)
         result = checkpoints.newest()
         if result is None:
             random.seed(3)
@@ -161,18 +159,6 @@ def test_moments_take_the_memory_format_that_the_weights_have(tmp_path: Path, op
             assert value is None or torch.equal(value, other[number][name])
 
 
-def test_a_moment_keeps_its_own_type() -> None:
-    weight = nn.Parameter(torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    moment = torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
-    optimizer.state[weight] = {"momentum_buffer": moment, "count": 3}
-    lay_out_moments(optimizer)
-    result = optimizer.state[weight]["momentum_buffer"]
-    assert result.dtype == torch.bfloat16
-    assert result.stride() == weight.stride()
-    assert torch.equal(result, moment)
-
-
 def test_a_learning_rate_that_a_captured_step_reads_stays_the_same_tensor(tmp_path: Path) -> None:
     def made(rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
         network = nn.Linear(2, 2)
@@ -191,15 +177,6 @@ def test_a_learning_rate_that_a_captured_step_reads_stays_the_same_tensor(tmp_pa
     assert isinstance(plain.param_groups[0]["lr"], float)
 
 
-def test_an_average_that_begins_now_begins_at_the_weights(tmp_path: Path) -> None:
-    own = trained()
-    state = {**saved(own, tmp_path), "average": None}
-    here = Own(seed=7)
-    average = average_of(here.network)
-    restore_state(state, **{**here.parts(), "average": average})
-    assert_equal(dict(average.state_dict()), dict(own.network.state_dict()))
-
-
 def refused(own: Own, state: dict[str, Any], match: str) -> None:
     """With a message of one line, and nothing changed."""
     before = own.state()
@@ -215,7 +192,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     refused(Own("sgd", seed=7), state, "saved with the optimizer AdamW, and this run has SGD")
     own = Own(seed=7)
     own.network = nn.Sequential(*own.network, nn.Conv2d(2, 2, 1))
-    refused(own, state, r"another kind \(2 weights missing: 6\.weight, 6\.bias; likely")
+    refused(own, state, r"another kind \(2 weights missing: 6\.weight, 6\.bias\)")
     own = Own(seed=7)
     own.average = nn.Sequential(own.average, nn.Conv2d(2, 2, 1))  # type: ignore[assignment]
     refused(own, state, "average of another kind")
@@ -223,23 +200,3 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     own.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     refused(own, state, r"groups had \[9\] parameters, and here they have \[9, 1\]")
     refused(Own(seed=7), {**state, "scaler": {}}, "saved without loss scaling")
-
-
-def test_a_state_without_a_scaler_is_for_a_loop_without_one(tmp_path: Path) -> None:
-    own = Own()
-    own.scaler = torch.amp.GradScaler("cpu", enabled=False)
-    state = saved(own, tmp_path)
-    own.restore(state)
-    assert state["scaler"] == {}
-    state = training_state(network=own.network, optimizer=own.optimizer, step=2)
-    assert restore_state(state, network=own.network, optimizer=own.optimizer) == 2
-
-
-def test_host_generators_are_left_alone_unless_asked_for() -> None:
-    own = Own()
-    state = training_state(network=own.network, optimizer=own.optimizer, step=0)
-    scramble()
-    expected = (random.random(), np.random.random())  # noqa: NPY002
-    scramble()
-    restore_state(state, network=own.network, optimizer=own.optimizer)
-    assert (random.random(), np.random.random()) == expected  # noqa: NPY002

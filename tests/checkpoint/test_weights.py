@@ -24,13 +24,6 @@ def network(name: str = "unet", *, image: int = 1, classes: int = 3, dims: int =
     return build_network(config, num_channels=image, num_classes=classes, spatial_dims=dims)
 
 
-def difference(here: nn.Module, saved: nn.Module) -> str:
-    result = describe_mismatch(here.state_dict(), saved.state_dict())
-    assert result is not None
-    assert "\n" not in result
-    return result
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_the_same_network_are_loaded(name: str) -> None:
     one, other = network(name), network(name)
@@ -40,35 +33,10 @@ def test_weights_of_the_same_network_are_loaded(name: str) -> None:
         assert torch.equal(one.state_dict()[key], value)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dims", [2, 3])
-def test_another_number_of_classes_or_channels(name: str, dims: int) -> None:
-    here = network(name, dims=dims)
-    for classes in (2, 4, 5):
-        result = difference(here, network(name, classes=classes, dims=dims))
-        assert result.endswith(f"likely another number of classes (3 here, {classes} saved)"), result
-    result = difference(here, network(name, image=2, dims=dims))
-    assert result.endswith("likely another number of image channels (1 here, 2 saved)"), result
-    result = difference(here, network(name, image=2, classes=5, dims=dims))
-    assert "another number of classes (3 here, 5 saved)" in result
-    assert "another number of image channels (1 here, 2 saved)" in result
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_other_causes(name: str) -> None:
-    here = network(name)
-    assert "likely another number of spatial dimensions" in difference(here, network(name, dims=2))
-    assert "likely other widths" in difference(here, network(name, channels=(8, 16, 32)))
-    deeper = network(name, channels=(4, 8, 16, 32), strides=((2, 2, 2),) * 3)
-    assert "likely another architecture" in difference(here, deeper)
-    assert "likely another norm" in difference(here, network(name, norm="batch"))
-    assert "likely another norm" in difference(network(name, norm="batch"), here)
-
-
 def test_a_refused_state_changes_nothing() -> None:
     one, other = network(), network(classes=2)
     before = {name: value.clone() for name, value in one.state_dict().items()}
-    with pytest.raises(ValueError, match=r"^my\.pt: of another network \(.*another number of classes"):
+    with pytest.raises(ValueError, match=r"^my\.pt: of another network \(.*of another shape: "):
         load_weights(one, other.state_dict(), where="my.pt")
     assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
 
@@ -89,15 +57,10 @@ def test_a_model_is_read_from_a_run_or_a_file(tmp_path: Path) -> None:
 
 BAD_CONTENT = {
     "its weights is a Tensor and not a dict": {"weights": torch.zeros(3)},
-    "its config is a Tensor and not a dict": {"config": torch.zeros(3)},
     "its config has no section train": {"config": {"train": 3}},
     "its labels is a list and not a dict": {"labels": ["background", "a"]},
     "its labels are \\['x'\\]": {"labels": {"x": "a"}},
-    "its channels is a str and not a list": {"channels": "T1"},
-    "its spatial_dims is a NoneType and not a int": {"spatial_dims": None},
     "its spatial_dims is 4": {"spatial_dims": 4},
-    "its foreground is {'smallest': 1.0}": {"foreground": {"smallest": 1.0}},
-    "its regions is a list and not a dict": {"regions": [1]},
 }
 
 
@@ -122,12 +85,6 @@ def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match=rf"^my\.pt: .*NaN or infinite .*1 weight: {re.escape(name)}; "):
         load_weights(one, other.state_dict(), where="my.pt")
     assert all(torch.equal(tensor, before[name]) for name, tensor in one.state_dict().items())
-
-
-def test_a_weight_that_does_not_load_is_an_error_with_the_files_name() -> None:
-    one = nn.BatchNorm1d(2)
-    with pytest.raises(ValueError, match=r"^my\.pt: its weights do not load .*num_batches_tracked"):
-        load_weights(one, {**one.state_dict(), "num_batches_tracked": 3}, where="my.pt")
 
 
 SAVED = ("network.name=unet", "network.channels=[8, 16]", "network.strides=[[2, 2, 2]]", "network.num_res_units=1")

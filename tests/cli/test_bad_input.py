@@ -183,65 +183,6 @@ def test_a_bad_case_that_only_the_cache_reads(tmp_path: Path, out: Path) -> None
     assert train(data, out).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        (["data.split.by=list"], "data.split.validation is empty"),
-        (
-            ["data.split.by=list", "data.split.validation=[phantom_000, phantom_001, phantom_002, phantom_003]"],
-            "leaves none to train on",
-        ),
-        (["data.split.by=list", "data.split.validation=[phantom_01]"], "phantom_001"),
-        (["data.split.fraction=0"], "data.split.fraction"),
-        (["data.split.fraction=1"], "data.split.fraction"),
-    ],
-)
-def test_a_split_that_leaves_a_side_empty(
-    tmp_path: Path, data: Path, out: Path, split: list[str], message: str
-) -> None:
-    refused(lambda: train(data, out, *split), tmp_path, message)
-    assert not out.exists()
-
-
-def test_a_single_case(tmp_path: Path, out: Path) -> None:
-    data = write_phantoms(tmp_path / "data", num_cases=1, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
-    refused(lambda: train(data, out), tmp_path, str(data), "cannot be split in two", "add cases")
-    assert not out.exists()
-
-
-def test_a_case_smaller_than_the_patch_is_padded(tmp_path: Path, data: Path, out: Path) -> None:
-    for path in (image_of(data), label_of(data)):
-        rewrite(path, lambda array: array[4:9, 3:10, 2:7])
-    result = train(data, out, "sample.patch=[16, 32, 32]")
-    assert result.exit_code == 0, result.output
-    result = run("predict", out, image_of(data), "--out", tmp_path / "labels")
-    assert result.exit_code == 0, result.output
-    assert nib.load(tmp_path / "labels" / image_of(data).name).shape == (5, 7, 5)
-
-
-def test_a_2d_image_where_3d_is_declared(tmp_path: Path, out: Path) -> None:
-    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(1, 16, 16), spatial_dims=2)
-    first = data / "images/phantom_000.png"
-    refused(
-        lambda: train(data, out, "data.spatial_dims=3"),
-        tmp_path,
-        str(first),
-        "is a 2-D image",
-        "data.spatial_dims to 2",
-    )
-    assert not out.exists()
-    flat = ["data.spatial_dims=2", "sample.patch=[1, 16, 16]", "network.strides=[[1, 2, 2]]"]
-    assert train(data, out, *flat).exit_code == 0
-
-
-def test_an_unknown_setting(tmp_path: Path, data: Path, out: Path) -> None:
-    settings = tmp_path / "run.yaml"
-    settings.write_text(f"data:\n  source: {data}\ntrain:\n  seed: 1\n  stesp: 5\n")
-    refused(lambda: train(settings, out), tmp_path, f"{settings}:5: train.stesp", "did you mean train.steps?")
-    refused(lambda: train(data, out, "sample.batchsize=2"), tmp_path, "sample.batchsize", "mean sample.batch_size?")
-    assert not out.exists()
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
@@ -294,14 +235,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
     assert result.exit_code == 0, result.output
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 4)
-
-
-def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/dataset.json").write_text("{}")
-    words = ["phantom", "--cases", 1, "--shape", 8, 16, 16, "--out"]
-    refused(lambda: run(*words, tmp_path / "mine"), tmp_path, str(tmp_path / "mine"), "is not empty")
-    refused(lambda: run(*words, tmp_path / "mine/dataset.json"), tmp_path, "is a file; choose another --out")
 
 
 def test_a_plan_that_was_edited_is_not_lost(tmp_path: Path, data: Path) -> None:

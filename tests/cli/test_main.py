@@ -75,10 +75,6 @@ def data(tmp_path: Path) -> Path:
             {"target": {"value": 0.85, "reached": True, "time_s": 61.27}},
             ["best Dice  0.9123 at step 120", "target     Dice 0.85 reached after 61.3 s", "time       12.3 s"],
         ),
-        (
-            {"target": {"value": 0.95, "reached": False, "time_s": None}},
-            ["best Dice  0.9123 at step 120", "target     Dice 0.95 not reached", "time       12.3 s"],
-        ),
         ({"best": {"metric": "mean_dice", "value": None, "step": 0}}, ["time       12.3 s"]),
         (
             {"best": {"metric": "mean_iou", "value": 0.8, "step": 7}},
@@ -130,22 +126,13 @@ def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls
     assert calls == []
 
 
-def test_a_report_that_fails_does_not_fail_the_run(calls: Calls, data: Path, tmp_path: Path) -> None:
-    calls.report_failure = RuntimeError("no fonts")
-    result = run("train", data, "--out", tmp_path / "o")
-    assert result.exit_code == 0
-    assert "warning: the run is complete, but its report" in result.stderr
-    assert ": no fonts" in result.stderr
-    assert "report  " not in result.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("train",), "name a data set or a run's YAML"),
         (("train", "train.steps=5"), "train.steps=5: a data set or a run's YAML must come"),
         (("train", "{tmp}/none"), "{tmp}/none: no such file or folder"),
-        (("train", "{tmp}/none.yaml"), "{tmp}/none.yaml: no such file"),
+        (("train", "{tmp}/none.yaml"), "{tmp}/none.yaml: cannot be read (No such file"),
         (("train", "{tmp}/empty.yml"), "{tmp}/empty.yml: names no data set"),
         (("train", "{tmp}", "train.stesp=5"), "did you mean train.steps?"),
         (("train", "{tmp}", "data.source=x"), "data.source is given twice"),
@@ -203,10 +190,3 @@ def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) ->
     shown = " ".join(result.output.split())
     for verb in getattr(command, "commands", {}).values():
         assert " ".join(verb.help.partition("\n\n")[0].split()) in shown
-
-
-@pytest.mark.parametrize(("text", "code"), [("5m", 2), ("abc", 2), ("0.2", 2)])
-def test_a_limit_is_a_time(text: str, code: int, tmp_path: Path) -> None:
-    result = run("tune", tmp_path / "none", "--out", tmp_path / "out", "--seconds", text)
-    assert result.exit_code == code
-    assert ("no such file or folder" in result.output) == (text == "5m")

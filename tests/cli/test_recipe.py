@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from hasten.cli.recipe import app
@@ -16,49 +15,12 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
-    output = " ".join(run("show", "spleen").split())
-    for part in (
-        "spleen: Spleen in abdominal CT", "1.5 GiB", "CC-BY-SA 4.0", "not there; `hasten recipe data spleen`",
-        "Antonelli", "0 background, 1 spleen", "Dice 0.94", "the last 9 cases", "prepare.spacing=[2.0,1.5,1.5]",
-        "41 ct of 96 x 512 x 512 voxels", "`hasten recipe phantom spleen --to DIR`", "--reduced", "target 0.9",
-        "fast_training_tutorial", "hasten train spleen --out FOLDER",
-    ):  # fmt: skip
-        assert part in output
-    (tmp_path / "Task09_Spleen").mkdir()
-    assert "(there)" in " ".join(run("show", "spleen").split())
-    assert "none that is public" in run("show", "synthetic41")
-
-
 def test_phantom_writes_a_set_that_can_be_trained_on(tmp_path: Path) -> None:
     out = tmp_path / "twin"
     output = run("phantom", "hippocampus", "--cases", "3", "--to", str(out))
     assert output.splitlines() == [f"3 cases in {out}", f"train      hasten train {out / 'train.yaml'} --out FOLDER"]
     config = config_from(str(out / "train.yaml"), [])
     assert (config.train.target, Path(config.data.source)) == (0.80, out)
-
-
-def test_data_fetches_the_public_set_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hasten.cases import public
-
-    asked = []
-
-    def download(wanted: public.PublicSet, to: Path | None = None) -> Path:
-        asked.append((wanted.name, to))
-        return tmp_path / wanted.folder
-
-    monkeypatch.setattr(public, "download", download)
-    output = run("data", "brats", "--to", str(tmp_path))
-    assert "7.09 GiB" in output
-    assert "CC-BY-SA 4.0" in output
-    assert output.splitlines()[-1] == f"data       {tmp_path / 'Task01_BrainTumour'}"
-    run("data", "heart")  # a set that no recipe is of
-    assert asked == [("braintumour", tmp_path), ("heart", None)]
-    with pytest.raises(ValueError, match=r"^synthetic41: .*`hasten recipe phantom synthetic41"):
-        run("data", "synthetic41")
-    with pytest.raises(ValueError, match="no public data set is called 'hert'; did you mean heart"):
-        run("data", "hert")
 
 
 def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_path: Path, monkeypatch) -> None:

@@ -16,21 +16,6 @@ app = typer.Typer()
 app.command()(watch)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    (tmp_path / "run.yaml").write_text("train:\n  steps: 400\n")
-    write(tmp_path / "monitor.jsonl", series(60), before=[start()])
-    return tmp_path
-
-
-@pytest.mark.parametrize("options", [["--once"], []])  # what is not a terminal gets one frame either way
-def test_one_frame(run: Path, options: list[str]) -> None:
-    done = CliRunner().invoke(app, [str(run), *options])
-    assert done.exit_code == 0, done.output
-    assert "step 118/400" in done.output
-    assert "\x1b" not in done.output
-
-
 def test_a_run_to_come_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_come, slept = tmp_path / "run", list[float]()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hasten.config.check import check_run
@@ -38,15 +36,3 @@ OWN = "network.name=nets.py:Net"
 def test_what_is_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         raise ValueError("\n".join(check_run(load_run(None, settings))))
-
-
-def test_settings_of_ones_own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    network = load_run(None, [OWN, "network.args.width=3", "network.channels=[]", "network.strides=[]"]).network
-    assert (network.name, network.args) == (f"{tmp_path / 'nets.py'}:Net", {"width": 3})
-    path = tmp_path / "runs/run.yaml"
-    path.parent.mkdir()
-    path.write_text("network: {name: 'nets.py:Net', args: {widths: [1, {a: b}]}}")
-    assert load_run(path).network.name == f"{tmp_path / 'runs/nets.py'}:Net"
-    assert load_run(path, [OWN]).network.name == f"{tmp_path / 'nets.py'}:Net"
-    assert load_run(path, ["network.name=my.nets:Net"]).network.name == "my.nets:Net"

@@ -1,11 +1,10 @@
 import dataclasses
-import pickle
 
 import pytest
 
 from hasten.config.load import dump_run, from_dict, to_dict
 from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.config.settled import PlannedRun, PlannedSample, planned_run, undecided
+from hasten.config.settled import planned_run, undecided
 
 FULL = RunConfig(
     sample=SampleConfig(patch=(8, 16, 16), batch_size=3, stages=((0.5, 0.5),)),
@@ -20,15 +19,6 @@ def test_the_same_settings_in_the_same_order_and_bytes() -> None:
     assert list(to_dict(planned).items()) == list(to_dict(FULL).items())
     assert dump_run(planned) == dump_run(FULL)
     assert planned_run(from_dict(to_dict(planned), where="here")) == planned
-
-
-def test_replacing_a_field_and_sending_it_to_a_process_keep_the_type() -> None:
-    planned = planned_run(FULL)
-    sample = dataclasses.replace(planned.sample, batch_size=5)
-    changed = dataclasses.replace(planned, sample=sample)
-    assert type(sample) is PlannedSample
-    assert type(changed) is PlannedRun
-    assert pickle.loads(pickle.dumps(changed)) == changed
 
 
 @pytest.mark.parametrize("name", undecided(RunConfig()))

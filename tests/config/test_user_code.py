@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hasten.augment.grid import Flip
-from hasten.config.user_code import UserCode, load_user_code, name_of, source_of
+from hasten.config.user_code import UserCode, load_user_code, name_of
 
 GOOD = """
 from __future__ import annotations
@@ -114,15 +114,3 @@ def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.Mon
         name_of(scope["typed"])
     with pytest.raises(ValueError, match="int: has no name at the top"):
         name_of(3)
-
-
-def test_the_source_without_executing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, "raise SystemExit", "source_for_a_test.py")
-    assert source_of(f"{path}:main") == b"raise SystemExit"
-    assert source_of("source_for_a_test:main") is None
-    monkeypatch.syspath_prepend(tmp_path)
-    assert source_of("source_for_a_test:main") == b"raise SystemExit"
-    assert source_of("source_for_a_test.inner:main") is None
-    assert source_of("sys:path") == b""
-    path.unlink()
-    assert source_of(f"{path}:main") is None

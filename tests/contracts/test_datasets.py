@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 import torch
 from monai.data import Dataset as MonaiDataset
-from monai.transforms import Compose, Lambdad, RandFlipd
 from torch.utils.data import DataLoader
 
 from hasten.cache.dataset import CacheDataset, ChainDataset
-from hasten.config.schema import PrepareConfig
 from hasten.monai.lmdb import LMDBDataset
 from hasten.monai.persistent import PersistentDataset
 from hasten.monai.smart import SmartCacheDataset
-from hasten.prepare.transform import Prepare
 from tests.cache.items import Counted, assert_items_equal, chain, write_items
 
 Make = Callable[[list[dict[str, Any]], Any, Path], ChainDataset]
@@ -102,31 +99,3 @@ def test_a_failing_item_is_named_with_its_files(make: Make, rows: list[dict[str,
     Path(rows[2]["image"]).write_bytes(b"no image")
     with pytest.raises(RuntimeError, match=r"item 2 \(image=.*i2\.nii, label=.*l2\.nii\) of \w+ failed: "):
         make(rows, chain(), tmp_path / "cache")[2]
-
-
-def test_hastens_own_preparation_is_a_chain(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    config = PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="zscore", crop_foreground=False)
-    prepare = Prepare(config, {0: "background", 1: "organ"})
-    transform = Compose([prepare, RandFlipd(["image", "label"], prob=1.0, spatial_axis=0)])
-    dataset = make(rows, transform, tmp_path / "cache")
-    assert dataset.chain.fixed == 1
-    item, plain = dataset[0], prepare(rows[0])
-    assert item["image"].dtype == torch.float16
-    assert torch.equal(torch.as_tensor(item["image"]), plain["image"].flip(1))
-    assert item["label"].shape == (1, 6, 6, 6)
-    assert item["geometry"] == plain["geometry"]
-
-
-def test_a_callable_of_ones_own_runs_every_time(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    calls = []
-    own = Lambdad("id", lambda value: value)
-
-    def mine(item: dict[str, Any]) -> dict[str, Any]:
-        calls.append(item["id"])
-        return item
-
-    dataset = make(rows, [*chain().transforms[:3], own, mine], tmp_path / "cache")
-    calls.clear()
-    dataset[1]
-    dataset[1]
-    assert calls == [1, 1]

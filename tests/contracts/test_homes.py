@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +15,6 @@ from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
 from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC, assert_holds, assert_same, tensors_of
-
-GIB = 2**30
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +49,6 @@ def test_every_home_is_the_same_to_what_reads_it(phantoms: CaseSet, cache: Cache
     assert all(tensor.is_contiguous() for tensor in tensors_of(arena))
 
 
-@pytest.mark.parametrize("start", ["file", "ram"])
-def test_moving_is_a_change_of_home_only(phantoms: CaseSet, cache: CacheConfig, start: str) -> None:
-    arena = at(start, phantoms, cache)
-    moved = arena.to("cpu", home="ram")
-    assert moved.home == "ram"
-    assert_same(arena, moved)
-
-
 @pytest.mark.parametrize(
     ("cases", "home"), [(4, "ram"), (3, "3 cases in ram, 1 cases in file"), (0, "4 cases in file")]
 )
@@ -72,54 +61,6 @@ def test_auto_keeps_what_half_of_the_free_memory_holds(
     assert chosen.home == home
     assert (chosen.pages is None) == (cases == 4)
     assert_same(chosen, arena)
-
-
-SIZES = [4, 3, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("device", "ram", "result"),
-    [
-        (10, 0, ((0, 1, 2, 3), (), ())),
-        (9, 1, ((0, 1, 2), (3,), ())),
-        (5, 5, ((0, 3), (1, 2), ())),
-        (0, 7, ((), (0, 1), (2, 3))),
-        (0, 0, ((), (), (0, 1, 2, 3))),
-    ],
-)
-def test_cases_fill_one_home_after_the_other(device: int, ram: int, result: tuple[tuple[int, ...], ...]) -> None:
-    assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == result
-
-
-@pytest.mark.parametrize(
-    ("device", "free_gib", "set_to", "bytes_"),
-    [("cuda", 8, "auto", 4 * GIB), ("cuda", 8, "1.5 GiB", 3 * GIB // 2), ("cpu", 8, "8GiB", 0)],
-)
-def test_the_devices_budget(
-    monkeypatch: pytest.MonkeyPatch, device: str, free_gib: int, set_to: str, bytes_: int
-) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib * GIB, 100 * GIB))
-    assert homes._device_budget(CacheConfig(device=set_to), torch.device(device)) == bytes_
-
-
-@pytest.mark.parametrize("home", ["auto", "device"])
-def test_the_device_home_is_checked_and_explains_a_lack_of_room(
-    phantoms: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, home: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    at("ram", phantoms, cache)
-    folder = next((Path(str(cache.dir)) / "arena").iterdir())
-    whole = (folder / "label.bin").read_bytes()
-    (folder / "label.bin").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-
-    def no_room(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * GIB, 2 * GIB))
-    monkeypatch.setattr(Arena, "to", no_room)
-    with pytest.raises(ValueError, match=r"cuda:0.*cache\.home=auto"):
-        at(home, phantoms, cache, "cuda:0")
-    assert "label.bin" in caplog.text
-    assert_holds(at("ram", phantoms, cache), phantoms, SPEC, cache.max_points)
 
 
 @pytest.mark.gpu

@@ -105,16 +105,6 @@ def test_a_gradient_reaches_every_parameter(name: str, norm: str, act: str) -> N
         assert parameter.ndim == 1 or parameter.grad.any(), key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_seed_alone_decides_the_weights(name: str) -> None:
-    one, other = network_of(config_of(name)), network_of(config_of(name))
-    for key, value in one.state_dict().items():
-        assert torch.equal(value, other.state_dict()[key])
-    torch.manual_seed(1)
-    third = build_network(config_of(name), num_channels=1, num_classes=3, spatial_dims=3)
-    assert any(not torch.equal(value, third.state_dict()[key]) for key, value in one.state_dict().items())
-
-
 @pytest.mark.parametrize(("name", "loss", "dims"), CASES)
 def test_a_memory_format_changes_no_number_and_bf16_few(name: str, dims: int, loss: str) -> None:
     network = network_of(config_of(name, dims), dims=dims).train()

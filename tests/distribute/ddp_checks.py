@@ -139,7 +139,6 @@ def findings(world: World) -> dict[str, Any]:
     """On one of the ranks of a joined world."""
     checks: dict[str, Callable[[], Any]] = {
         "beside": lambda: sent(world, bucket_mb=0.002),
-        "after": lambda: sent(world, bucket_mb=0.002, overlap=False),
         "large": lambda: sent(world),
         "unused": lambda: told_of_unused(world),
         "fp16": lambda: in_half(world, "fp16"),

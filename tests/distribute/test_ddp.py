@@ -20,11 +20,6 @@ def test_buckets_are_sent_beside_the_backward_pass(ranks: list[Any]) -> None:
     assert sent == sorted(sent)
 
 
-def test_without_overlap_all_are_sent_at_its_end(ranks: list[Any]) -> None:
-    *sent, gradients = ranks[0]["after"]
-    assert sent == [gradients]
-
-
 def test_larger_buckets_are_fewer(ranks: list[Any]) -> None:
     assert len(ranks[0]["large"]) < len(ranks[0]["beside"])
 

@@ -11,26 +11,6 @@ from hasten.config.networks import NETWORKS, SETTINGS
 from tests.docs.reading import DOCS, ROOT
 
 
-def test_every_verb_and_option_has_its_place() -> None:
-    page = (DOCS / "reference/cli.md").read_text()
-    for verb, command in made.commands().items():
-        if verb != "hasten" and not command.hidden:
-            assert re.search(rf"^#+ {verb}$", page, re.M), verb
-    assert "| `--out` | required | The run's folder" in page
-    assert "| `--cases` | `16` | How many cases. |" in page
-
-
-def test_every_setting_has_a_row_with_its_default() -> None:
-    page = (DOCS / "reference/settings.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z0-9_.]+)` \|.*?\| `(.*?)` \|[^`|]", page, re.M))
-    listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", page, re.M))
-    assert listed == made.setting_names()
-    assert "data.split.by" in listed
-    assert "| `train.optimizer` | `muon`, `adamw`," in page
-    assert "| `train.milestones` | list of [number, number] | `[[0.5, 0.1], [0.75, 0.01]]` | " in page
-    assert rows["train.steps"] == "null"
-
-
 def test_every_network_is_on_its_page_and_in_its_table() -> None:
     page, table = (DOCS / "reference/networks.md").read_text(), made.networks_markdown()
     for name, built_in in NETWORKS.items():

@@ -28,7 +28,7 @@ from tests.training.phantom_runs import IN_3D, source, trained
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     # So few steps leave specks, which removing pays.
-    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=25", "infer.whole_up_to=0")
+    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=25")
 
 
 def images(run: Path) -> Path:

@@ -33,7 +33,7 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
     saver.save({"step": 0, **content}, lambda _: None)  # makes the pinned memory
     saver.wait()
     torch.cuda.synchronize()
-    folder = Checkpoints(tmp_path, keep=3)
+    folder = Checkpoints(tmp_path)
     for step in range(1, 4):
         with no_waiting():
             for _ in range(50):
@@ -42,7 +42,7 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
             saver.save({"step": step, **content}, folder.write)
             weights.fill_(-1)
     saver.close()
-    for path in folder.paths():
+    for path in (folder.path,):
         state = read_checkpoint(path)
         assert (state["weights"] == state["step"]).all()
         assert (state["part"] == state["step"]).all()

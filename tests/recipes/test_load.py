@@ -43,7 +43,7 @@ def test_an_unknown_name_tells_the_nearest() -> None:
         load_recipe("splen")
     with pytest.raises(ValueError, match=r"known are brats, .*spleen"):
         load_recipe("zzz")
-    with pytest.raises(ValueError, match=r"nowhere\.yaml: no such file"):
+    with pytest.raises(ValueError, match=r"nowhere\.yaml: cannot be read"):
         load_recipe("nowhere.yaml")
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_name_tells_the_nearest() -> None:
         ("target: 0.8", "reduced: {spacing: [0, 1, 1]}", r"own\.yaml:4: reduced\.spacing\[0\]: must be above 0"),
         ("labels: {0: background, 1: thing}", "labels: {0: background}", r"own\.yaml:3: labels: must name the backgr"),
         ("steps: 5", "stesp: 5", r"own\.yaml:6: run\.train\.stesp: .* mean run\.train\.steps\?"),
-        ("steps: 5", "steps: 0", r"own\.yaml:6: run\.train\.steps: .*1000000000 \(given 0\)"),
+        ("steps: 5", "steps: 0", r"own\.yaml:6: run\.train\.steps: must be 1 or more \(given 0\)"),
         ("steps: 5", "steps: 5}\ntwin:\n  run: {train: {stesp: 1}", r"own\.yaml:8: twin\.run\.train\.stesp: no such"),
         (
             "name: own",
@@ -81,7 +81,7 @@ def test_all_mistakes_are_told_at_once_and_a_recipe_s_only_once(tmp_path: Path) 
         load_recipe(own(tmp_path, text))
     lines = str(error.value).splitlines()
     assert len(lines) == 3
-    assert "own.yaml:6: run.train.steps: must be 1 to 1000000000" in lines[1]
+    assert "own.yaml:6: run.train.steps: must be " in lines[1]
     assert "own.yaml:8: twin.run.train.learning_rate: must be above 0" in lines[2]
 
 

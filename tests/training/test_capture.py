@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -126,51 +125,6 @@ def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[FakeStream]
     assert torch.equal(result, torch.get_rng_state())
 
 
-def test_the_step_runs_before_there_is_a_graph(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Activations of a step and the memory of a graph are never needed at once."""
-    order: list[str] = []
-
-    def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
-        order.append("step")
-        return body()
-
-    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
-        order.append("capture")
-        return FakeStream.capture(self, body)
-
-    monkeypatch.setattr(stand_in, "run", run)
-    monkeypatch.setattr(stand_in, "capture", capture_it)
-    step, *_ = captured()
-    assert step.on
-    assert "step" not in order[order.index("capture") :]
-    assert order.count("step") == capture.WARM_UP + 1
-
-
-def test_other_threads_are_waited_for_before_the_capture(
-    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    working = threading.Event()
-
-    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
-        assert not thread.is_alive()
-        return FakeStream.capture(self, body)
-
-    monkeypatch.setattr(stand_in, "capture", capture_it)
-    thread = threading.Thread(target=working.wait, daemon=True)
-    thread.start()
-
-    def quiet() -> None:
-        working.set()
-        thread.join()
-
-    step = captured_run(step_of(network_of(3)), segment())
-    for index in range(STEPS):
-        if step.captures_next:
-            quiet()
-        step(index)
-    assert step.on, step.reason
-
-
 @pytest.mark.parametrize("when", ["reference", "capture", "replay"])
 def test_a_lack_of_memory_leaves_the_training_as_it_was(
     stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, when: str
@@ -201,15 +155,6 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
     assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
 
 
-def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
-    stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
-    step, losses, weights = captured()
-    assert not step.on
-    assert step.reason == "capturing failed: operation not permitted when stream is capturing"
-    assert_close(losses, plain()[0])
-    assert_close(weights, plain()[1])
-
-
 def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> None:
     stand_in.spoil = 1.5
     step, losses, weights = captured()
@@ -238,26 +183,6 @@ def test_a_graph_that_leaves_other_weights_is_refused(
     assert "other weights" in step.reason
     update = step.step.update
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
-
-
-def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:
-    """The groups hold numbers between the steps: schedulers replace them, logs and checkpoints read them."""
-
-    def trained(run: Callable[[TrainStep], Callable[[int], Tensor]]) -> list[Tensor]:
-        step = step_of(network_of(3))
-        step.update.schedule = None
-        call, [group] = run(step), step.update.optimizer.param_groups
-        for index in range(STEPS):
-            group["lr"] = rate = 1e-2 / (1 + index)
-            call(index)
-            assert group["lr"] is rate
-        return weights_of(step.update.weights)
-
-    def plainly(step: TrainStep) -> Callable[[int], Tensor]:
-        batches = program()
-        return lambda index: step(*batches(index).values(), index)
-
-    assert_close(trained(lambda step: captured_run(step, segment())), trained(plainly))
 
 
 def test_what_cannot_be_captured_says_why() -> None:

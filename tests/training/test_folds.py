@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hasten.cases.nifti import read_nifti, write_label_nifti
-from hasten.checkpoint.weights import read_model
-from hasten.cli.folds import parse_folds
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.evaluation import crossval
-from hasten.evaluation.crossval import evaluate_run, summarise
+from hasten.evaluation.crossval import summarise
 from hasten.evaluation.evaluate import evaluate
-from hasten.prediction.postprocess import Cleaning, postprocessed
-from hasten.prediction.predict import predict
-from hasten.report.page import write_report
 from hasten.training import folds
 from hasten.training.folds import train_folds
 from hasten.training.stop import Stopped
@@ -102,31 +96,6 @@ def test_the_summary_is_that_of_the_label_maps(
     assert result["classes"][name]["nsd"]["over_cases"]["mean"] == pytest.approx(whole.summary(name, "nsd").mean)
 
 
-def test_an_evaluation_takes_the_classes_of_the_folds_or_names_one(
-    trained: tuple[Path, dict[str, Any]], data: Path
-) -> None:
-    out, _ = trained
-    predictions = out / "fold0/validation"
-    assert evaluate(predictions, data, run=out, surfaces=False) == evaluate(predictions, data, surfaces=False)
-    for call in (evaluate_run, read_model):
-        with pytest.raises(ValueError, match=r"cv: is a cross-validation, .*such as .*cv/fold0$"):
-            call(out)
-
-
-def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    out, result = trained
-    page = write_report([out], tmp_path / "report.html").read_text()
-    assert "Cross-validation cv" in page
-    assert "Distribution of Dice" in page
-    # The table of all cases would fill many screens of a phone.
-    assert f"<details><summary>{len(result['cases'])} cases</summary>" in page
-    worst = min(result["cases"], key=lambda case: result["cases"][case]["dice"])
-    assert f"<b>{worst} (fold {result['cases'][worst]['fold']})</b>: worst, " in page
-    assert page.count("data:image/png") >= 6
-    with pytest.raises(ValueError, match="a cross-validation has a separate page"):
-        write_report([out, out / "fold0"], tmp_path / "report.html")
-
-
 def test_the_same_call_goes_on_where_it_stopped(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -154,16 +123,6 @@ def test_finished_folds_are_left_as_they_are(
     assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
 
 
-def test_folds_side_by_side_are_put_together_by_report(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """As folds that other machines trained, one of which is not there and one not yet scored."""
-    out = shutil.copytree(trained[0], tmp_path / "cv")
-    shutil.rmtree(out / "fold1")
-    (out / "cv.json").unlink()
-    (out / "fold0/validation/evaluation.json").unlink()
-    write_report([out], out / "report.html")
-    assert list(json.loads((out / "cv.json").read_text())["folds"]) == ["0", "2"]
-
-
 def test_changed_settings_are_refused_with_the_difference(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path
 ) -> None:
@@ -181,8 +140,8 @@ def test_changed_settings_are_refused_with_the_difference(
         ([], [], "--folds none: there are 3 folds"),
         (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0, 1, 2, 3, 4"),
         (["data.split.num_folds=9"], "all", r"num_folds is 9; .*between 2 and .*, 6"),
-        (["data.split.fraction=0.3"], "all", r"data\.split\.fraction=0.3: splits the cases once"),
-        (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split\.by=list: splits the"),
+        (["data.split.fraction=0.3"], "all", r"data\.split: splits the cases once"),
+        (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split: splits the"),
     ],
 )
 def test_folds_that_there_are_none_of(
@@ -196,58 +155,13 @@ def test_folds_that_there_are_none_of(
 def test_an_out_that_holds_something_else(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=r"fold0: .*ordinary run, .*another --out"):
+    with pytest.raises(ValueError, match=r"fold0: is not empty .*another --out"):
         train_folds(config(data, cache), trained[0] / "fold0")
     (tmp_path / "thesis.pdf").write_text("")
     with pytest.raises(ValueError, match=r"is not empty \(it holds thesis\.pdf\)"):
         train_folds(config(data, cache), tmp_path)
     with pytest.raises(ValueError, match="holds no cross-validation"):
         summarise(tmp_path)
-
-
-def speckled(trained: Path, out: Path) -> Path:
-    """The same folds, with a speck that no label map has in every prediction."""
-    shutil.copytree(trained, out)
-    (out / "postprocessing.yaml").unlink(missing_ok=True)
-    for path in out.glob("fold*/validation/*.nii.gz"):
-        volume = read_nifti(path)
-        label = read_nifti(Path(load_run(path.parent.parent / "run.yaml").data.source) / "labelsTr" / path.name).array[
-            0
-        ]
-        array = np.array(label)
-        array[0, 0, 0] = 1
-        write_label_nifti(path, array, volume.affine)
-        (path.parent / "evaluation.json").unlink(missing_ok=True)
-    return out
-
-
-def test_a_cleaning_that_pays_is_chosen_and_applied(
-    trained: tuple[Path, dict[str, Any]], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = speckled(trained[0], tmp_path / "cv")
-    monkeypatch.setattr(crossval, "predict_validation", lambda run: None)
-    actual = summarise(out)
-    assert actual.chosen.cleanings == {1: Cleaning(name="spleen", keep_largest=True)}
-    assert actual.chosen.after["spleen"] == 1.0
-    assert actual.chosen.before["spleen"] < 1.0
-    page = write_report([out], tmp_path / "report.html").read_text()
-    assert "largest component only" in page
-    image = sorted((data / "imagesTr").iterdir())[0]
-    [cleaned], [plain] = predict(out, image, tmp_path / "a"), predict(out, image, tmp_path / "b", postprocess=False)
-    spacing = read_nifti(image).spacing
-    expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
-    assert np.array_equal(read_nifti(cleaned).array[0], expected)
-
-
-@pytest.mark.parametrize(("text", "result"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])
-def test_numbers_of_folds(text: str, result: Any) -> None:
-    assert parse_folds(text) == result
-
-
-@pytest.mark.parametrize("text", ["", "0,", "a", "-1", "0-2"])
-def test_numbers_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match="write all, or numbers from 0"):
-        parse_folds(text)
 
 
 def words(data: Path, cache: Path, out: Path, *more: str) -> list[str]:

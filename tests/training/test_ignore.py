@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -107,38 +106,6 @@ def test_every_preset_keeps_the_value_through_its_interpolation(source: Path, pr
         batch = parts.program.latest(step)
         assert set(batch["label"].unique().tolist()) <= {0, 1, 2, 3, 255}
         assert parts.step(batch["image"], batch["label"], step).isfinite()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data.ignore=2"], r'data\.ignore=2: .*class "oedema" of .*; give the value'),
-        (
-            ["data.ignore=9", "data.regions={whole: [1, 2, 9], core: [1]}"],
-            r"data\.ignore: 9 is in the region 'whole'; take it out there",
-        ),
-    ],
-)
-def test_a_value_that_can_not_be_ignored(source: Path, overrides: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plan_run(config_of(source, *overrides))
-
-
-def test_nnunets_dataset_json_says_so_itself(source: Path, tmp_path: Path) -> None:
-    labels = {"background": 0, "whole tumour": [1, 2, 4], "tumour core": [1, 4], "enhancing": 4, "ignore": IGNORE}
-    names = {f"case{number}": number for number in range(8)}
-    listed = {
-        name: {"images": [str(source / f"images/{name}.nii.gz")], "label": str(source / f"labels/{name}.nii.gz")}
-        for name in names
-    }
-    described = {"channel_names": {"0": "T2"}, "labels": labels, "regions_class_order": [2, 1, 4],
-                 "file_ending": ".nii.gz", "dataset": listed}  # fmt: skip
-    (tmp_path / "dataset.json").write_text(json.dumps(described))
-    planned = plan_run(config_of(tmp_path))
-    assert (planned.ignore_index, planned.num_outputs) == (255, 3)
-    assert plan_run(config_of(tmp_path, "data.ignore=9")).case_set.ignore == IGNORE
-    with pytest.raises(ValueError, match=r'data\.ignore=5: .*dataset\.json .*"ignore" as 9; leave'):
-        plan_run(config_of(tmp_path, "data.ignore=5"))
 
 
 def test_cases_that_are_ignored_as_a_whole_are_told_before_training(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -17,28 +15,11 @@ import torch
 from torch import Tensor
 
 from hasten.config.schema import RunConfig
-from hasten.observe.rundir import CHECKPOINTS, SUMMARY_JSON
-from hasten.training.loop import log_every
+from hasten.observe.rundir import SUMMARY_JSON
 from hasten.training.run import train
 from hasten.training.step import TrainStep
 from hasten.training.stop import Stopped
 from tests.training.runs import assert_same_run, checkpoint, metrics, resumed
-
-
-def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
-    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "run"
-    train(make("train.keep_checkpoints=3"), out)
-    whole = shutil.copytree(out, tmp_path / "whole")
-    names = sorted(path.name for path in (out / CHECKPOINTS).iterdir())
-    assert names == ["best.pt", "last-00000008.pt", "last-00000012.pt", "last.pt"]
-    (out / SUMMARY_JSON).unlink()
-    last = out / CHECKPOINTS / "last.pt"
-    last.write_bytes(last.read_bytes()[:-100])
-    train(resumed(out), out, resume=True)
-    assert "last-00000012.pt of step 12 taken" in caplog.text
-    assert_same_run(out, whole)
 
 
 @pytest.mark.parametrize(
@@ -82,47 +63,6 @@ def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had
 
 
 STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
-
-
-def spoiled(steps: set[int]) -> Callable[[TrainStep, Tensor, Tensor, int], Tensor]:
-    """A step whose images are infinite in these 0-based steps."""
-    plain = TrainStep.__call__
-
-    def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
-        return plain(self, image * math.inf if index in steps else image, label, index)
-
-    return call
-
-
-def test_a_step_that_is_not_finite_is_left_out_and_told(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hasten.training import loop
-
-    monkeypatch.setattr(loop, "_LOGS", 2)
-    monkeypatch.setattr(TrainStep, "__call__", spoiled({2, 9}))
-    summary = train(make(), tmp_path / "run")
-    assert summary["skipped_updates"] == 2
-    lines = metrics(tmp_path / "run", "train")
-    assert [line.get("skipped", 0) for line in lines] == [1, 2]
-    assert all(math.isfinite(line["loss"]) for line in lines)
-
-
-def test_a_run_in_which_no_gradient_is_finite_ends(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hasten.training.update import Update
-
-    plain = Update.backward
-
-    def backward(self: Update, loss: Tensor) -> None:
-        plain(self, loss)
-        with torch.no_grad():
-            next(weight for weight in self.weights.parameters() if weight.grad is not None).grad.fill_(torch.inf)  # type: ignore[union-attr]
-
-    monkeypatch.setattr(Update, "backward", backward)
-    with pytest.raises(ValueError, match=r"no gradient .* since step 0 at step 12: lower train\."):
-        train(make(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +115,3 @@ def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     assert settled.train.learning_rate is not None
     # One cycle's first step: a 25th of the peak, which is twice what was planned for three patches.
     assert metrics(out, "train")[0]["lr"] == pytest.approx(2 * settled.train.learning_rate / 25)
-
-
-@pytest.mark.parametrize(
-    ("steps", "device", "every"), [(100, "cpu", 1), (100, "cuda", 10), (399, "cuda", 10), (4000, "cuda", 20)]
-)
-def test_a_gpu_is_asked_for_the_loss_every_ten_steps_at_most(steps: int, device: str, every: int) -> None:
-    assert log_every(steps, torch.device(device)) == every

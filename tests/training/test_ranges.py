@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from hasten.checkpoint.saver import Saver
 from hasten.monai.thread_loader import ThreadDataLoader
 from hasten.monai.workflow.trainer import SupervisedTrainer
-from hasten.observe.ranges import BACKWARD, CHECKPOINT, FORWARD, LOADING, OPTIMIZER
+from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0], ids=["own update", "Hasten's update"])
@@ -29,9 +26,3 @@ def test_a_workflow_s_phases(clip_norm: float) -> None:
     assert (counts[BACKWARD], counts[OPTIMIZER]) == (2, 2)
     assert counts[FORWARD] == 4  # the network and the loss, with an event between
     assert counts[LOADING] >= 2
-
-
-def test_a_checkpoint_is_a_range(tmp_path: Path) -> None:
-    with profile(activities=[ProfilerActivity.CPU]) as seen, Saver() as saver:
-        saver.save({"weights": torch.ones(2)}, lambda content: torch.save(content, tmp_path / "last.pt"))
-    assert {event.key: event.count for event in seen.key_averages()}[CHECKPOINT] == 1

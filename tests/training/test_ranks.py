@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.strategy import Strategy, alone
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.observe.rundir import RANKS, read_jsonl
 from hasten.phantoms.organs import write_phantoms
-from hasten.sample.share import WHOLE, Share
 from hasten.training.plan import plan_run
-from hasten.training.ranks import mean_over_ranks, random_states, rank_mistakes, seed_rank, share_of, take_up_random
+from hasten.training.ranks import rank_mistakes, take_up_random
 from hasten.training.run import train
 from tests.distribute.ranks import run_ranks
 from tests.training.rank_runs import PLAIN, configs
@@ -120,28 +119,6 @@ def test_what_does_not_go_with_so_many_processes(
 ) -> None:
     result = rank_mistakes(planned(folder, *overrides), of(size))
     assert [message.partition(":")[0] for message in result] == names
-
-
-def test_the_share_of_a_rank_is_that_of_each_piece(folder: Path) -> None:
-    run = planned(folder, "train.accumulate=2")
-    assert share_of(run, of(2, rank=1)) == Share(1, 2, 2)
-    assert share_of(run, alone()) == WHOLE
-
-
-def test_one_process_asks_nobody() -> None:
-    losses = torch.tensor([1.0, 2.0])
-    assert mean_over_ranks(losses, alone()) is losses
-    assert random_states(World(), CPU) == []
-
-
-def test_the_first_rank_draws_as_a_single_process_and_others_by_themselves() -> None:
-    drawn = []
-    for rank in range(3):
-        seed_rank(5, World(rank=rank, size=3))
-        drawn.append(torch.rand(3).tolist())
-    torch.manual_seed(5)
-    assert torch.rand(3).tolist() == drawn[0]
-    assert len({tuple(values) for values in drawn}) == 3
 
 
 def test_a_generator_of_another_number_of_ranks_is_not_taken_up() -> None:

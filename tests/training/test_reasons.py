@@ -96,7 +96,7 @@ def test_a_run_and_the_rest_of_it(source: Path, tmp_path: Path, monkeypatch: pyt
             json.loads((out / SUMMARY_JSON).read_text())["best"],
         )
 
-    options = ("train.steps=6", "train.fp32_layers=[model.0.*]", "sample.compile=null")
+    options = ("train.steps=6", "sample.compile=null")
     told, silent = _both(source, tmp_path, trained, *options)
     assert told == silent
     _, first, last, _ = told

@@ -15,7 +15,7 @@ from hasten.observe.rundir import SUMMARY_JSON
 from hasten.prediction.predict import predict
 from hasten.training.plan import plan_run
 from hasten.training.run import train
-from tests.training.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
+from tests.training.runs import checkpoint, metrics
 
 REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing": (4,)}
 """As BraTS numbers them: 1 is necrosis, 2 oedema, 4 enhancing."""
@@ -138,15 +138,6 @@ def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, 
 
 
 # What a run goes by
-
-
-def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path: Path) -> None:
-    settings = ("train.steps=8", "train.checkpoint_every=4", "train.validate_every=4")
-    train(config_of(source, *settings), tmp_path / "whole")
-    with pytest.raises(Killed), at_step(6, "kill"):
-        train(config_of(source, *settings), tmp_path / "part")
-    train(resumed(tmp_path / "part"), tmp_path / "part", resume=True)
-    assert_same_run(tmp_path / "whole", tmp_path / "part")
 
 
 # Bad input

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import shutil
-import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from hasten.config.load import dump_run, load_run
+from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.report.compare import step_seconds
 from hasten.report.read import read_run
 from hasten.runtime import measure
-from hasten.training import compose, loop, run, sampling
+from hasten.training import loop, sampling
 from hasten.training.choose import autotune
 from hasten.training.resume import resumed_run
 from hasten.training.run import train
-from tests.processes import Program
 from tests.training.runs import (
     Killed,
     assert_equal,
@@ -124,7 +119,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert_same_run(out, whole(overrides))
 
 
-@pytest.mark.parametrize("step", [pytest.param(5, marks=pytest.mark.slow), 8, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [3, 8, *[pytest.param(step, marks=pytest.mark.slow) for step in (5, 12)]])
 def test_killed_and_resumed_equals_uninterrupted(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, step: int
 ) -> None:
@@ -132,21 +127,10 @@ def test_killed_and_resumed_equals_uninterrupted(
     out = tmp_path / "run"
     stopped(make(), out, step, "kill")
     assert not (out / SUMMARY_JSON).exists()
-    assert checkpoint(out, "last")["step"] == (step - 1) // 4 * 4
+    saved = (step - 1) // 4 * 4
+    assert (checkpoint(out, "last")["step"] if saved else 0) == saved
     scramble()
     train(resumed(out), out, resume=True)
-    assert_same_run(out, whole(FP32))
-
-
-def test_without_a_checkpoint_it_starts_at_step_0(
-    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    stopped(make(), out, 3, "kill")
-    assert not any((out / CHECKPOINTS).iterdir())
-    scramble()
-    summary = train(resumed(out), out, resume=True)
-    assert summary["earlier_seconds"] == 0.0
     assert_same_run(out, whole(FP32))
 
 
@@ -189,18 +173,6 @@ def test_a_damaged_best_is_written_anew_and_a_damaged_last_is_refused(half: Path
 
 def contents(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-
-
-def test_a_finished_run_is_left_alone(
-    whole: Callable[[tuple[str, ...]], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = whole(FP32)
-    before = contents(out)
-    monkeypatch.setattr(compose, "plan_run", refuse)
-    summary = train(resumed(out), out, resume=True)
-    assert contents(out) == before
-    assert summary == json.loads((out / SUMMARY_JSON).read_text())
-    assert summary["status"] == "finished"
 
 
 def test_a_finished_run_that_lost_its_summary_gets_one(
@@ -274,28 +246,6 @@ def test_measuring_does_not_change_the_training(make: Callable[..., RunConfig], 
     assert_same_run(measured, given)
 
 
-def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "prepare_run", refuse)
-    before = contents(half)
-    message = (
-        r"^data.split.fold=1: can't change .* has null; leave it out, .*\n"
-        r"network.channels=\[4, 16\]: .* has \[4, 8\]; leave it out, .* --out$"
-    )
-    with pytest.raises(ValueError, match=message):
-        train(resumed(half, "network.channels=[4,16]", "data.split.fold=1"), half, resume=True)
-    assert contents(half) == before
-
-
-def test_a_checkpoint_that_does_not_fit_is_refused(half: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(half, out)
-    (out / RUN_YAML).write_text(dump_run(resumed(out, "network.channels=[4,16]")))
-    before = contents(out)
-    with pytest.raises(ValueError, match=r"last\.pt: does not fit the run's settings \(.*resume with"):
-        train(resumed(out), out, resume=True)
-    assert contents(out) == before
-
-
 def test_settings_that_change_are_told_and_recorded(
     half: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -309,12 +259,9 @@ def test_settings_that_change_are_told_and_recorded(
         "steps",
         f"{out}: from step 5 on, train.learning_rate changes from {rate} to 0.5: it is the peak of the schedule, which "
         "keeps its shape",
-        results[2],
     ]
-    assert results[2].startswith(f"{out}: the learning rate of step 6 is ")
     changed = {"train.steps": [14, 6], "train.learning_rate": [rate, 0.5]}
     assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
-    assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(results[2].split()[-4]), rel=0.01)
     assert any("train.learning_rate" in note for note in read_run(out).notes)
 
 
@@ -373,67 +320,7 @@ def test_changes_of_a_complete_run_are_refused(
     before = contents(out)
     message = r"complete; train\.learning_rate=0\.5 .*--out, or raise train\.steps"
     with pytest.raises(ValueError, match=message):
-        train(resumed(out, "train.learning_rate=0.5", "observe.project=other"), out, resume=True)
-    assert train(resumed(out, "observe.project=other"), out, resume=True)["status"] == "finished"
+        train(resumed(out, "train.learning_rate=0.5", "observe.monitor_every=5"), out, resume=True)
+    assert train(resumed(out, "observe.monitor_every=5"), out, resume=True)["status"] == "finished"
     assert caplog.messages == [f"{out}: the run is complete; nothing is left to train"]
     assert contents(out) == before
-
-
-def start(*arguments: str) -> Program:
-    return Program("-m", "hasten", "train", *arguments)
-
-
-def wait_for_step(out: Path, step: int, process: Program) -> None:
-    while process.poll() is None:
-        with contextlib.suppress(OSError):
-            if (out / METRICS_JSONL).read_text().count('"train"') >= step:
-                return
-        time.sleep(0.01)
-    raise AssertionError(process.communicate()[1])
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """As many as the processes have: sums in another order end in other bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.slow  # in this process: above
-def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    """Processes as a user has them: the run gets a Ctrl-C, is resumed, killed, and resumed."""
-    config = make("train.steps=60", "train.validate_every=10", "train.checkpoint_every=10")
-    settings, whole, out = tmp_path / "settings.yaml", tmp_path / "whole", tmp_path / "my run"
-    settings.write_text(dump_run(config))
-
-    process = start(str(settings), "--out", str(out))
-    wait_for_step(out, 8, process)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate()[1]
-    assert process.returncode == 130, output
-    match = re.search(r"stopped at step (\d+); continue with: hasten train --resume --out '(.+)'\n", output)
-    assert match is not None, output
-    assert match[2] == str(out)
-    assert "Traceback" not in output
-    assert checkpoint(out, "last")["step"] == int(match[1])
-    assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
-
-    process = start("--resume", "--out", str(out))
-    wait_for_step(out, int(match[1]) + 15, process)
-    process.kill()
-    process.communicate()
-    assert checkpoint(out, "last")["step"] % 10 == 0
-    assert not (out / SUMMARY_JSON).exists()
-
-    process = start("--resume", "--out", str(out), "--quiet")
-    with one_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_LOGS", 200)
-        train(config, whole)
-    output = process.communicate()[1]
-    assert process.returncode == 0, output
-    assert_same_run(out, whole)
-    summary = json.loads((out / SUMMARY_JSON).read_text())
-    assert summary["status"] == "finished"
-    assert summary["earlier_seconds"] > 0

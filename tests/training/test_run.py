@@ -4,20 +4,17 @@ import dataclasses
 import errno
 import json
 import math
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.checkpoint import file as checkpoint_module
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
+from hasten.config.settled import undecided
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
@@ -29,8 +26,8 @@ from hasten.observe.rundir import (
 from hasten.training import loop, run
 from hasten.training.run import train
 from hasten.training.time_limit import TimeLimit
-from hasten.training.validate import CaseEvaluator, Rates, validate
-from tests.training.runs import assert_equal, assert_same_run, at_step, checkpoint, config_of, metrics
+from hasten.training.validate import CaseEvaluator, Rates
+from tests.training.runs import assert_equal, assert_same_run, at_step, checkpoint, metrics
 
 
 def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make: Callable[..., RunConfig]) -> None:
@@ -55,26 +52,8 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
     settled = load_run(out / RUN_YAML)
     wanted = dataclasses.replace(make().train, learning_rate=settled.train.learning_rate, capture=False)
     assert settled.train == wanted
-    open_fields = [
-        f"{section}.{name}"
-        for section, fields in dataclasses.asdict(settled).items()
-        for name, value in fields.items()
-        if value is None
-    ]
-    of_the_source = {"data.classes", "data.spatial_dims", "data.regions", "data.region_values"}
-    assert set(open_fields) <= of_the_source | {
-        "prepare.num_threads",
-        "train.target",
-        "train.max_seconds",
-        "train.budget",
-        "infer.batch_size",
-        "augment.digest",
-        "network.digest",
-        "network.divisor",
-        "train.fused_kernels",
-        *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
-        *("loss.digest", "train.head", "data.ignore"),
-    }
+    assert undecided(settled) == []
+    assert None not in (settled.train.precision, settled.train.compile, settled.sample.compile, settled.data.split.by)
 
 
 def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -104,17 +83,6 @@ def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
     for engaged in summary["accelerators"].values():
         assert isinstance(engaged["on"], bool)
         assert engaged["reason"]
-
-
-def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[str, Any]]) -> None:
-    with np.load(finished[0] / "examples.npz") as arrays:
-        for number in range(2):
-            assert arrays[f"label_{number}"].any()
-            assert str(arrays[f"name_{number}"]).startswith("phantom_")
-            shape = arrays[f"image_{number}"].shape
-            assert len(shape) == 2
-            assert arrays[f"label_{number}"].shape == arrays[f"prediction_{number}"].shape == shape
-            assert 0 <= arrays[f"image_{number}"].min() <= arrays[f"image_{number}"].max() <= 1
 
 
 def test_the_target_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -212,47 +180,6 @@ def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
     assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
 
 
-def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.ndarray]) -> Path:
-    """A copy of a data set whose label maps are what `keep` makes of them, by their number."""
-    copy = Path(shutil.copytree(source, folder / "copy"))
-    for number, path in enumerate(sorted((copy / "labelsTr").iterdir())):
-        volume = read_nifti(path)
-        write_nifti(path, keep(number, volume.array[0]).astype(np.uint8), volume.affine)
-    return copy
-
-
-BY_NUMBER = ("data.split.by=list", "data.split.validation=[phantom_000, phantom_001]")
-
-
-@pytest.mark.parametrize(("empty", "message"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
-def test_a_split_without_a_labelled_voxel_ends_before_the_training(
-    make: Callable[..., RunConfig], tmp_path: Path, empty: range, message: str
-) -> None:
-    source = relabelled(tmp_path, Path(make().data.source), lambda number, label: label * (number not in empty))
-    with pytest.raises(ValueError, match=rf"dataset.json: .*all {message} \(.*only the background"):
-        train(config_of(source, tmp_path / "cache", *BY_NUMBER), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_class_in_one_case_is_told_once_and_recorded(
-    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def keep(number: int, label: np.ndarray) -> np.ndarray:
-        label = label.copy()
-        label[10:14, 16:24, 16:24] = 2 * (number == 0)
-        return label
-
-    source = relabelled(tmp_path, Path(make().data.source), keep)
-    declared = json.loads((source / "dataset.json").read_text())
-    (source / "dataset.json").write_text(json.dumps({**declared, "labels": {"0": "background", "1": "a", "2": "b"}}))
-    config = config_of(source, tmp_path / "cache", "train.steps=1")
-    train(config, tmp_path / "run")
-    results = [message for message in caplog.messages if "fewer than 2 cases" in message]
-    assert len(results) == 1
-    assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", results[0])
-    assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == results
-
-
 def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).mkdir()
     (tmp_path / "notes.txt").write_text("mine")
@@ -288,29 +215,11 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     assert all(one != other for one, other in zip(*losses, strict=True))
 
 
-def test_validation_uses_the_average(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And leaves it as it is; what becomes of the weights does not matter to it."""
-    seen = []
-
-    def spy(parts: Any, network: Any, seconds: list[float], **_: Any) -> Any:
-        assert network is parts.validated is parts.step.update.average
-        before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
-        dice = validate(parts, parts.validated)
-        assert_equal(dict(parts.step.update.average.state_dict()), before)
-        parts.step.update.weights.load_state_dict(
-            {name: torch.zeros_like(value) for name, value in parts.step.update.weights.state_dict().items()}
-        )
-        assert validate(parts, parts.validated).mean == dice.mean  # whatever the weights are
-        seen.append(dice.mean)
-        return dice
-
-    monkeypatch.setattr("hasten.training.validate.validate", spy)
+def test_validation_uses_the_average(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     train(make("train.steps=4"), tmp_path / "run")
-    assert len(seen) == 1
     last, best = checkpoint(tmp_path / "run", "last"), checkpoint(tmp_path / "run", "best")
     assert_equal(dict(best["weights"]), dict(last["average"]))
+    assert not torch.equal(*(next(iter(part.values())) for part in (last["average"], last["network"])))
 
 
 def test_without_an_average_validation_uses_the_weights_and_training_goes_on(
@@ -368,40 +277,3 @@ def test_a_full_disk_says_how_to_go_on(
             train(make("train.checkpoint_every=2"), out)
     assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 2
     assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
-
-
-class Watch:
-    """Stands in for a progress display."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
-        self.calls.append(("start", total_steps, target, metric))
-
-    def tell(self, text: str) -> None:
-        """Lines of the start are looked at by the tests of the command line."""
-
-    def expect(self, total_steps: int, limit_s: float) -> None:
-        self.calls.append(("expect", total_steps, limit_s))
-
-    def update(self, step: int, **values: float) -> None:
-        self.calls.append(("update", step, *sorted(values)))
-
-    def stop(self, message: str = "") -> None:
-        self.calls.append(("stop",))
-
-
-def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    watch = Watch()
-    train(make("train.steps=2", "train.target=0.99"), tmp_path / "run", progress=watch)  # type: ignore[arg-type]
-    logged = ("loss", "samples_per_s", "wait_share")
-    assert watch.calls == [
-        ("start", 2, 0.99, "dice"),
-        ("expect", 2, math.inf),
-        ("update", 1, *logged),
-        ("expect", 2, math.inf),
-        ("update", 2, *logged),
-        ("update", 2, "score"),
-        ("stop",),
-    ]

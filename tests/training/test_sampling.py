@@ -28,9 +28,6 @@ def choose_program(planned: Any, **limit: Any) -> tuple[Any, Program, Accelerato
     return result, program, engaged["compiled batch program"]
 
 
-GIVEN = "set in the configuration"
-
-
 class Clock:
     now = 0.0
 
@@ -102,10 +99,6 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     return made
 
 
-def markers(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / "measured").glob("kernel-*"))
-
-
 ELSEWHERE = "meta"
 """A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
 
@@ -145,50 +138,8 @@ def test_a_batch_program_is_compiled_where_it_pays(
     result, program, engaged = choose_program(planned(tmp_path, **run), **limit, **step)
     assert program.compiled == engaged.on == result.config.sample.compile == on
     assert why in engaged.reason
-    assert bool(markers(tmp_path)) == on
     tried = on or not machine.get("works", True) or machine.get("gain") == 1.0
     assert programs.made == ([False, True] if tried else [False])
-
-
-def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
-    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=400)
-    result, program, engaged = choose_program(long)
-    assert programs.made == [False, True]
-    assert program.compiled
-    assert (engaged.on, result.config.sample.compile) == (True, True)
-    assert engaged.reason.endswith("; compiled in 3.0 s")
-    assert len(markers(tmp_path)) == 1
-    # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
-    _, program, engaged = choose_program(short)
-    assert program.compiled
-    assert "a kernel compiled by an earlier run" in engaged.reason
-    other = planned(tmp_path, device=ELSEWHERE, steps=400, sample={"noise_prob": 0.77})
-    assert not choose_program(other)[1].compiled
-    assert len(markers(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("compile", [False, True])
-def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
-    result, program, engaged = choose_program(planned(tmp_path, steps=100, sample={"compile": compile}))
-    assert programs.made == [compile]
-    assert programs.batches == 0
-    assert program.compiled is engaged.on is result.config.sample.compile is compile
-    assert engaged.reason.startswith(GIVEN)
-
-
-def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
-    (tmp_path / "file").write_text("")
-    assert choose_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000))[1].compiled
-
-
-def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
-    choose_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3))
-    assert programs.cases == ("a", "b")
-    assert programs.chain.ops[0].spacing == (5.0, 2.0, 1.0)
-    assert programs.store.spatial_dims == 3
-    # Cases of several spacings are resampled to their median.
-    choose_program(planned(tmp_path, steps=100))
-    assert programs.chain.ops[0].spacing == (2.0, 1.0, 1.0)
 
 
 def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path, programs: Programs) -> None:
@@ -229,25 +180,3 @@ def test_fused_kernels_must_be_faster_and_right(
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
     assert not program.compiled
-
-
-def test_a_compiled_program_or_another_chain_is_not_fused(
-    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = planned(tmp_path, device="cuda", steps=100_000, sample={"compile": True})
-    assert "fused batch kernels" not in settled_with_switches(run)[2]
-    monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
-    run = planned(tmp_path, device="cuda", steps=100_000)
-    assert "fused batch kernels" not in settled_with_switches(run)[2]
-
-
-def test_kernels_that_fail_leave_the_program_as_it_is(
-    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("no kernel\nat all")
-
-    monkeypatch.setattr(sampling, "_alike", fails)
-    _, _, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=100_000))
-    assert not engaged["fused batch kernels"].on
-    assert engaged["fused batch kernels"].reason == "it failed: no kernel"

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +13,7 @@ from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
 from hasten.nets.build import build_loss, build_network
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
-from hasten.runtime.memory_format import memory_format, to_layout
+from hasten.runtime.memory_format import memory_format
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 
@@ -143,15 +140,6 @@ def test_fp32_is_bit_for_bit_the_plain_loop(spatial_dims: int) -> None:
     assert not torch.equal(weights[0], averages[0])
 
 
-@pytest.mark.parametrize("spatial_dims", [2, 3])
-def test_channels_last_is_the_plain_loop_to_a_thousandth(spatial_dims: int) -> None:
-    step = step_of(network_of(spatial_dims), spatial_dims, channels_last=True)
-    losses, weights, averages = reference(spatial_dims)
-    assert distance(run(step, spatial_dims), losses) < 1e-3
-    assert distance(matrices(weights_of(step.update.weights)), matrices(weights)) < 1e-3
-    assert distance(matrices(weights_of(step.update.average)), matrices(averages)) < 1e-3
-
-
 BF16_LOSS, BF16_WEIGHTS = 0.02, 0.05
 """A bf16 product has 8 bits: the losses agree to 2 %, the weights after five steps (which Adam makes of equal size
 whatever the gradient's is) to 5 %."""
@@ -177,14 +165,6 @@ def test_a_clip_norm_of_0_does_not_clip() -> None:
     assert not torch.equal(weights[0], reference()[1][0])  # the clip of the other tests does clip
 
 
-def test_fp16_scales_its_gradients() -> None:
-    """On a CPU too: the scaler's factor does not reach the weights."""
-    step = step_of(network_of(3), precision="fp16", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
-    losses, weights, _ = reference()
-    assert distance(run(step), losses) < BF16_LOSS
-    assert distance(weights_of(step.update.weights), weights) < BF16_WEIGHTS
-
-
 def test_a_step_that_overflows_fp16_is_left_out() -> None:
     step = step_of(network_of(3), precision="fp16", scaler=torch.amp.GradScaler("cpu", init_scale=2.0**60))
     before = copy.deepcopy(weights_of(step.update.weights))
@@ -192,32 +172,6 @@ def test_a_step_that_overflows_fp16_is_left_out() -> None:
     step(image, label, 0)
     assert_same(weights_of(step.update.weights), before)
     assert step.update.scaler.get_scale() < 2.0**60
-
-
-def test_the_loss_carries_no_graph() -> None:
-    image, label = batches()[0]
-    loss = step_of(network_of(3))(image, label, 0)
-    assert loss.shape == ()
-    assert not loss.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("spatial_dims", "channels_last", "form"),
-    [
-        (3, False, torch.contiguous_format),
-        (3, True, torch.channels_last_3d),
-        (2, False, torch.contiguous_format),
-        (2, True, torch.channels_last),
-    ],
-)
-def test_the_network_gets_its_dimensions_and_memory_format(
-    spatial_dims: int, channels_last: bool, form: torch.memory_format
-) -> None:
-    image = torch.randn(2, 3, 4 if spatial_dims == 3 else 1, 5, 6)
-    result = to_layout(image, spatial_dims, memory_format(spatial_dims, channels_last))
-    assert result.ndim == spatial_dims + 2
-    assert result.is_contiguous(memory_format=form)
-    assert torch.equal(result.reshape(image.shape), image)
 
 
 class Plain(torch.optim.SGD):
@@ -265,31 +219,3 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(accumulate: int) -> No
     whole_losses, whole_weights = outcome(1)
     assert distance(losses, whole_losses) < 1e-5
     assert distance(matrices(weights), matrices(whole_weights)) < 1e-4
-
-
-class Ranks(nn.Module):
-    """What DistributedDataParallel looks like to the step; records which backward passes would exchange gradients."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network, self.quiet, self.seen = network, False, list[bool]()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        self.quiet = True
-        yield
-        self.quiet = False
-
-    def forward(self, image: Tensor) -> Tensor:
-        self.seen.append(self.quiet)
-        scores: Tensor = self.network(image)
-        return scores
-
-
-def test_only_the_last_piece_exchanges_gradients() -> None:
-    network = network_of(3)
-    ranks = Ranks(network)
-    step = dataclasses.replace(step_of(network, accumulate=2), network=ranks)
-    image, label = batches()[0]
-    step(image, label, 0)
-    assert ranks.seen == [True, False]

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,38 +51,6 @@ def test_a_wish_to_be_queued_again_is_not_lost(order: tuple[int, int]) -> None:
         for place in order:
             send((signal.SIGTERM, signal.SIGUSR1)[place])
         assert stop.agreed() == signal.SIGUSR1
-
-
-def test_the_handlers_before_are_back_afterwards() -> None:
-    heard: list[int] = []
-    for number in SIGNALS:
-        signal.signal(number, lambda got, _: heard.append(got))
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    with StopRequest():
-        send(signal.SIGINT)
-        assert {number: signal.getsignal(number) for number in SIGNALS} != before
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
-    with pytest.raises(ZeroDivisionError), StopRequest():
-        _ = 1 / 0
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
-    send(signal.SIGTERM)
-    assert heard == [signal.SIGTERM]
-
-
-def test_in_another_thread_it_can_be_asked_only() -> None:
-    results: list[Any] = []
-
-    def work() -> None:
-        with StopRequest() as stop:
-            results.append(signal.getsignal(signal.SIGTERM))
-            results.append(stop.agreed())
-            stop.ask(signal.SIGTERM)
-            results.append(stop.agreed())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert results == [signal.getsignal(signal.SIGTERM), None, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -64,9 +64,11 @@ def with_custom_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig
     if not is_own(config.network):
         return config, None
     custom = custom_network(
-        config.network, num_channels=len(case_set.channels), spatial_dims=case_set.spatial_dims,
+        config.network,
+        num_channels=len(case_set.channels),
+        spatial_dims=case_set.spatial_dims,
         num_classes=len(case_set.regions or case_set.labels),
-    )  # fmt: skip
+    )
     divisor = config.network.divisor or find_divisor(custom)
     network = dataclasses.replace(config.network, digest=custom.code.digest, divisor=divisor)
     return dataclasses.replace(config, network=network), custom
@@ -97,7 +99,6 @@ def _fixed_size_mistakes(full: PlannedRun, custom: CustomNetwork) -> list[str]:
     why = f"{custom.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
     differs = {
         "infer.patch": full.infer.patch != full.sample.patch,
-        "infer.whole_up_to": full.infer.whole_up_to > 1,
         "sample.stages": bool(full.sample.stages),
     }
     return [f"{name}: {why}; leave {name} out" for name, does in differs.items() if does]
@@ -131,25 +132,16 @@ def _with_existing_source(network: PlannedNetwork, where: str, trust_changed_cod
     """Settings that name the code to build the network from: the original, or the run's copy where that is gone."""
     place, _, name = network.name.rpartition(":")
     copy_path = Path(where).with_name(NETWORK_PY)
-    source = source_of(network.name)
-    if source is not None:
-        digest = digest_of(source)
-        if digest == network.digest:
-            return network
-        if trust_changed_code:
-            log.warning("%s: has changed since the run was trained, and is used as it is now", place)
-            return dataclasses.replace(network, digest=digest)
-        copy = f" from the copy {copy_path}" if copy_path.is_file() else ""
-        raise ValueError(
-            f"{where}: its network is built by {place}, which has changed since the run was trained; restore "
-            f"that{copy}, or add --trust-changed-code to use it as it is now"
-        )
-    if not copy_path.is_file():
+    found, source = network.name, source_of(network.name)
+    if source is None and copy_path.is_file():
+        log.warning("%s: is gone; the network is built from the run's copy, %s", place, copy_path)
+        found, source = f"{copy_path.absolute()}:{name}", copy_path.read_bytes()
+    if source is None:
         raise ValueError(f"{where}: its network is built by {place}, which is gone, and so is the copy {copy_path}")
-    if digest_of(copy_path.read_bytes()) != network.digest and not trust_changed_code:
+    digest = digest_of(source)
+    if digest != network.digest and not trust_changed_code:
         raise ValueError(
-            f"{where}: its network is built by {place}, which is gone, and {copy_path} is not the copy that the run "
-            "made; restore one of them, or add --trust-changed-code to use the latter"
+            f"{where}: its network is built by {found}, which has changed since the run was trained; restore it, from "
+            f"the copy {copy_path} if that is whole, or add --trust-changed-code to use it as it is now"
         )
-    log.warning("%s: is gone; the network is built from the run's copy, %s", place, copy_path)
-    return dataclasses.replace(network, name=f"{copy_path.absolute()}:{name}", digest=digest_of(copy_path.read_bytes()))
+    return dataclasses.replace(network, name=found, digest=digest)

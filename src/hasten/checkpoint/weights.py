@@ -15,16 +15,21 @@ from hasten.config.load import from_dict
 from hasten.config.patterns import first_few
 from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.files import expanded
-from hasten.nets.weights import last_weight
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
 
-_WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
-Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
-"""(this network's shape, the saved one) by name."""
-_CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int,
-                             "step": int, "regions": dict, "region_values": dict,
-                             "foreground": dict, "spacing": dict}  # fmt: skip
+_CONTENT: dict[str, type] = {
+    "weights": dict,
+    "config": dict,
+    "labels": dict,
+    "channels": list,
+    "spatial_dims": int,
+    "step": int,
+    "regions": dict,
+    "region_values": dict,
+    "foreground": dict,
+    "spacing": dict,
+}
 _LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
 """Entries that older files lack."""
 
@@ -75,13 +80,6 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
         return f"its spatial_dims is {content['spatial_dims']}"
     if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
         return f"its labels are {list(content['labels'])}"
-    for name in ("foreground", "spacing"):
-        statistics = content[name]
-        sizes = list(statistics.values()) if name == "foreground" else [mm for row in statistics.values() for mm in row]
-        if statistics and (
-            set(statistics) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes)
-        ):
-            return f"its {name} is {statistics}"
     return None
 
 
@@ -129,90 +127,29 @@ def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "
 
 
 def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
-    """One line on how a saved state dict differs from a network's own, and why it may; None where it fits."""
-    missing = [name for name in expected if name not in saved]
-    unexpected = [name for name in saved if name not in expected]
-    shapes: Shapes = {
-        name: (_shape(expected[name]), _shape(saved[name]))
-        for name in expected
-        if name in saved and _shape(expected[name]) != _shape(saved[name])
+    """One line on how a saved state dict differs from a network's own; None where it fits."""
+    shared = [name for name in expected if name in saved]
+    odd = [name for name in shared if _kind(saved[name]) != _kind(expected[name])]
+    sizes = {name: (list(_shape(expected[name])), list(_shape(saved[name]))) for name in shared}
+    parts = {
+        "missing": [name for name in expected if name not in saved],
+        "not known here": [name for name in saved if name not in expected],
+        "of complex numbers or without any": odd,
+        "of another shape": [
+            f"{name} is {one} here and {other} saved" for name, (one, other) in sizes.items() if one != other
+        ],
     }
-    odd = [
-        name
-        for name, value in expected.items()
-        if isinstance(other := saved.get(name), Tensor) and (other.is_meta or other.is_complex() != value.is_complex())
-    ]
-    if odd:
-        return f"{_counted(odd)} of complex numbers or without any: {first_few(odd)}; likely a file that was altered"
-    if not (missing or unexpected or shapes):
-        return None
-    parts = []
-    if missing:
-        parts.append(f"{_counted(missing)} missing: {first_few(missing)}")
-    if unexpected:
-        parts.append(f"{_counted(unexpected)} not known here: {first_few(unexpected)}")
-    if shapes:
-        listed = [f"{name} is {list(one)} here and {list(other)} saved" for name, (one, other) in shapes.items()]
-        parts.append(f"{_counted(listed)} of another shape: {first_few(listed)}")
-    causes = _causes(expected, saved, missing, unexpected, shapes)
-    return "; ".join([*parts, f"likely {' and '.join(causes)}"])
+    said = [f"{_counted(names)} {what}: {first_few(names)}" for what, names in parts.items() if names]
+    return "; ".join(said) or None
 
 
-def _causes(
-    expected: Mapping[str, Any], saved: Mapping[str, Any], missing: list[str], unexpected: list[str], shapes: Shapes
-) -> list[str]:
-    for prefix, wrapper in _WRAPPERS.items():
-        for side, one, other in (("saved", saved, expected), ("here", expected, saved)):
-            if {name.removeprefix(prefix) for name in one} == set(other) and set(one) != set(other):
-                return [f"the network is wrapped by {wrapper} where it is {side}: take its own state dict there"]
-    if any(len(one) != len(other) for one, other in shapes.values()):
-        return ["another number of spatial dimensions (2-D and 3-D weights differ)"]
-    if not (missing or unexpected):
-        return _of_shapes(expected, shapes)
-    from_names = _of_names({**saved, **expected}, missing, unexpected)
-    if from_names is None:
-        return ["another architecture (network.name, its number of levels or of residual units)"]
-    return [from_names, *(_of_shapes(expected, shapes) if shapes else [])]
-
-
-def _of_names(all_weights: Mapping[str, Any], missing: list[str], unexpected: list[str]) -> str | None:
-    """What kind of layer has weights that only one of the two networks has."""
-    names = [*missing, *unexpected]
-    with_statistics = {_parent(name) for name in names if name.endswith(".running_mean")}
-    if {_parent(name) for name in names} <= with_statistics:
-        return "another norm (only a batch norm has running statistics)"
-    if all(name.endswith(".bias") for name in names):
-        return "convolutions that have a bias in only one of the two"
-    if all(name.endswith(".weight") and _shape(all_weights[name]) == (1,) for name in names):
-        return "another activation (only a PReLU has a weight)"
-    return None
-
-
-def _of_shapes(expected: Mapping[str, Any], shapes: Shapes) -> list[str]:
-    """Numbers of channels that were others: those of the image, those of the scores, or those in between."""
-    changes: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for name, (one, other) in shapes.items():
-        for axis, pair in enumerate(zip(one, other, strict=True)):
-            if pair[0] != pair[1]:
-                changes.setdefault(pair, []).append((name, axis))
-    last = last_weight(expected)
-    causes = []
-    for (expected_size, saved_size), places in changes.items():
-        if (last, 0) in places:
-            causes.append(f"another number of classes ({expected_size} here, {saved_size} saved)")
-        elif all(axis == 1 for _, axis in places):
-            causes.append(f"another number of image channels ({expected_size} here, {saved_size} saved)")
-        else:
-            return ["other widths (network.channels)"]
-    return causes
+def _kind(value: Any) -> tuple[bool, bool]:
+    """Whether it has no numbers, and whether these are complex."""
+    return (value.is_meta, value.is_complex()) if isinstance(value, Tensor) else (False, False)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def _counted(names: Sequence[str]) -> str:

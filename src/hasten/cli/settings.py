@@ -32,9 +32,7 @@ def settings(
         each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()
     ]
     if not found:
-        own = {name.rpartition(".")[2]: name for name in every}
         near = difflib.get_close_matches(wanted, every, n=3)
-        near = near or [own[name] for name in difflib.get_close_matches(wanted.rpartition(".")[2], own, n=3)]
         hint = f"did you mean {' or '.join(near)}?" if near else "`hasten settings` lists all"
         raise ValueError(f"{pattern}: is in no setting's name or description; {hint}")
     width, lines = shutil.get_terminal_size().columns, list[str]()
@@ -42,7 +40,11 @@ def settings(
         lines.append(each.name)
         for text in (f"{each.values}; default {each.default}", each.meaning):
             lines += textwrap.wrap(
-                text.replace("`", ""), width, initial_indent="    ", subsequent_indent="    ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                text.replace("`", ""),
+                width,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     echo("\n".join(lines))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.files import expanded
-from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, check_run_dir
+from hasten.observe.rundir import RUN_YAML, check_run_dir
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
@@ -137,18 +137,8 @@ def _nearest(source: str) -> str:
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
-    """`config_from` that also takes the folder of a run, for its run.yaml.
-
-    Also raises ValueError for the folder of a run without run.yaml.
-    """
-    folder = expanded(source)
-    if folder.is_dir():
-        if (folder / RUN_YAML).is_file():
-            return config_from(str(folder / RUN_YAML), overrides)
-        leftovers = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
-        if leftovers:
-            raise ValueError(
-                f"{folder}: holds an incomplete run ({', '.join(leftovers)}, but no {RUN_YAML}); "
-                "name its data set or a run's YAML"
-            )
+    """`config_from` that also takes the folder of a run, for its run.yaml."""
+    settings = expanded(source) / RUN_YAML
+    if settings.is_file():
+        return config_from(str(settings), overrides)
     return config_from(source, overrides)

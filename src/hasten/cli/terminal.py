@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import sys
@@ -19,15 +18,6 @@ from hasten.files import printable
 from hasten.observe.progress import PLAIN_EVERY, terminal_width, wrapped
 
 _LONGEST_NAME = 300
-_REMEDIES = {
-    errno.EACCES: "give this user access, or name another path",
-    errno.EPERM: "give this user access, or name another path",
-    errno.EROFS: "name a folder that can be written to",
-    errno.ENOSPC: "free some space, or name a folder on a larger disk",
-    errno.EDQUOT: "free some space, or name a folder on a larger disk",
-    errno.ENAMETOOLONG: "use a shorter name",
-    errno.EIO: "check that disk",
-}
 
 
 class Verbs(TyperGroup):
@@ -117,7 +107,7 @@ def mistake_text(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         name = str(error.filename)
         short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}...{name[-20:]}"
-        return f"{short}: {error.strerror}; {_REMEDIES.get(error.errno or 0, 'check the path')}"
+        return f"{short}: {error.strerror}; check the path and its disk, or name another"
     shortage = sys.modules.get("hasten.runtime.out_of_memory")
     if isinstance(error, MemoryError) or (shortage is not None and shortage.out_of_memory(error)):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -100,20 +100,15 @@ def _train_run(
     resume: bool,
 ) -> list[str]:
     """Train one run and write its report; returns the closing lines of the command's output."""
-    if config.train.max_seconds is not None or (config.kind == "segmentation" and config.train.budget is not None):
-        pass  # now, rather than at the end, when nobody knows how long that takes
+    timed: Any = {"started": process_start(), "reserve_s": _REPORT_SHARE * process_start_seconds()}
     if config.kind == "detection":
         from hasten.pathology.run import train_detection
 
-        reserve_s = _REPORT_SHARE * process_start_seconds()
-        summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
+        summary = train_detection(config, out, progress, resume=resume, **timed)
     else:
         from hasten.training.run import train as run
 
-        reserve_s = _REPORT_SHARE * process_start_seconds()
-        summary = run(
-            config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
-        )
+        summary = run(config, out, plan=plan, resume=resume, progress=progress, **timed)
     if progress is not None:
         progress.stop()
     if not world.first:

@@ -12,9 +12,15 @@ from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 
 OF_DEFAULT = (
-    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "brightness_prob", "contrast_prob", "gamma_prob",
+    "flip_prob",
+    "affine_prob",
+    "rotate_deg",
+    "scale_range",
+    "brightness_prob",
+    "contrast_prob",
+    "gamma_prob",
     "noise_prob",
-)  # fmt: skip
+)
 """Fields of `sample` that are the strengths of the preset `default`."""
 ROTATE_DEG, SCALE_RANGE = (15.0, 15.0, 15.0), (0.85, 1.2)
 """Ranges of `default`, unless `sample` or `train.budget` sets others: strong ones cost Dice in short runs."""

@@ -61,7 +61,6 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
         *_infer(config.infer),
         *check_observe(config.observe),
         *_distribute(config.distribute),
-        *_flat(config),
     ]
 
 
@@ -70,19 +69,11 @@ def _data(data: DataConfig) -> Iterator[str]:
     at = "data.split"
     if split.by not in ("list", None) and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
-    if len(set(split.validation)) < len(split.validation):
-        repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
-        yield wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
     first, last = split.train_range
     if not 0 <= first < last <= 1:
         yield wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
-    for name, members in (data.regions or {}).items():
-        if data.ignore in members:
-            yield f"data.ignore: {data.ignore} is in the region {name!r}; take it out there, or ignore another value"
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
-    elif data.regions is not None and data.region_values:
-        yield "data.region_values: has no effect, since data.regions is empty; leave one of them out"
 
 
 def _prepare(prepare: PrepareConfig) -> Iterator[str]:
@@ -122,20 +113,14 @@ def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
     yield from name_mistakes(network, code_follows=code_follows)
     if is_own(network):
         return
-    if network.blocks == ():
-        yield wrong("network.blocks", "must be 1 or more at each level", [])
     sides = [side for kernel in network.kernel_size or () for side in kernel]
     if network.kernel_size == () or any(side < 1 or side % 2 == 0 for side in sides):
         yield wrong("network.kernel_size", "must be odd numbers [D, H, W] for each level", network.kernel_size)
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield wrong("network.channels", "must have 2 levels or more", channels)
-    if strides == ():
-        yield wrong("network.strides", "must have [D, H, W] for each level but the first", [])
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
-    if network.weights and is_url(network.weights):
-        yield wrong("network.weights", "must be a local file or folder", shown(network.weights))
 
 
 def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
@@ -189,8 +174,6 @@ def _budget(train: TrainConfig) -> Iterator[str]:
 
 def _fine_tuning(config: RunConfig) -> Iterator[str]:
     train = config.train
-    if train.head is not None and not train.head_steps:
-        yield "train.head: has no effect without train.head_steps; set that, or leave it out"
     if train.head_steps and not config.network.weights:
         yield (
             "train.head_steps: is for a network that starts from weights; set network.weights, or leave it out (given "
@@ -204,10 +187,6 @@ def check_observe(observe: ObserveConfig) -> Iterator[str]:
     every = observe.monitor_every
     if every != 0 and not 0.05 <= every <= _DAY:
         yield wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
-    if len(set(observe.trackers)) < len(observe.trackers):
-        yield wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
-    if not observe.project.strip():
-        yield "observe.project: is empty; give a name, such as hasten"
 
 
 def _distribute(distribute: DistributeConfig) -> Iterator[str]:
@@ -220,15 +199,6 @@ def _distribute(distribute: DistributeConfig) -> Iterator[str]:
 def _infer(infer: InferConfig) -> Iterator[str]:
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
         yield wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
-
-
-def _flat(config: RunConfig) -> Iterator[str]:
-    """A declared 2-D run has patches one voxel deep."""
-    if config.data.spatial_dims != 2:
-        return
-    for at, patch in (("sample.patch", config.sample.patch), ("infer.patch", config.infer.patch)):
-        if patch is not None and patch[0] != 1:
-            yield wrong(at, "must be [1, H, W], since data.spatial_dims is 2", patch)
 
 
 def _stages(at: str, stages: Stages, *, last: float) -> Iterator[str]:

@@ -44,12 +44,14 @@ def setting_sections(cls: type = RunConfig, at: str = "") -> Iterator[SettingSec
         about = "" if (cls.__doc__ or "").startswith(f"{cls.__name__}(") else inspect.cleandoc(cls.__doc__ or "")
         settings = (
             Setting(
-                name=f"{at}.{field.name}", values=_values(hints[field.name]), default=_default(field),
+                name=f"{at}.{field.name}",
+                values=_values(hints[field.name]),
+                default=_default(field),
                 meaning=re.sub(r"\s+", " ", meanings.get(field.name, "")),
             )
             for field in dataclasses.fields(cls)
             if field.name not in nested and field.name != "digest"  # which a run sets by itself
-        )  # fmt: skip
+        )
         yield SettingSection(name=at, about=about, settings=tuple(settings))
     for name, kind in nested.items():
         yield from setting_sections(typing.cast("type", kind), f"{at}.{name}" if at else name)

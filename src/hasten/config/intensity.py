@@ -69,15 +69,10 @@ def window_mistakes(prepare: PrepareConfig) -> Iterator[str]:
         )
         return
     for channel, (kind, window) in enumerate(zip(kinds, listed, strict=True)):
-        if kind != "window" and window is not None:
+        if (kind == "window") != (window is not None):
             yield (
-                f"prepare.window: gives channel {channel} a window, {list(window)}, but its prepare.intensity is "
-                f"{kind}; write null, or set that to window"
-            )
-        if kind == "window" and window is None:
-            yield (
-                f"prepare.window: has none for channel {channel}, which prepare.intensity windows; give [low, high], "
-                "or leave prepare.window out to take every window from the data"
+                f"prepare.window: is {list(window) if window else None} for channel {channel}, and its "
+                f"prepare.intensity is {kind}; give [low, high] for channels that are windowed, and null for the others"
             )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import logging
-import math
-import re
 import reprlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -79,28 +78,16 @@ def _as_texts(overrides: Any) -> list[str]:
 
 
 def _yaml_of(name: str, value: Any) -> str:
-    """A value in one line of YAML."""
+    """A value as JSON, which is YAML too; paths as texts, NumPy's and torch's numbers and arrays as Python's."""
 
-    class Dumper(yaml.SafeDumper):
-        pass
+    def plain(other: Any) -> Any:
+        if isinstance(other, PurePath):
+            return str(other)
+        if hasattr(other, "tolist"):
+            return other.tolist()
+        raise ValueError(f"override {name}: {type(other).__name__} is no plain value; give numbers, texts or lists")
 
-    Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
-    Dumper.add_representer(tuple, Dumper.represent_list)
-    Dumper.add_multi_representer(object, _represent_array)
-    try:
-        text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"override {name}: {type(value).__name__} is no plain value; give numbers, texts or lists"
-        ) from error
-    return str(text).removesuffix("\n").removesuffix("\n...")
-
-
-def _represent_array(dumper: yaml.SafeDumper, value: Any) -> yaml.Node:
-    """NumPy's and torch's numbers and arrays as Python's."""
-    if not hasattr(value, "tolist"):
-        raise yaml.YAMLError(f"{type(value).__name__} is no plain value")
-    return dumper.represent_data(value.tolist())
+    return json.dumps(value, default=plain, ensure_ascii=False)
 
 
 def load_as(
@@ -118,7 +105,7 @@ def load_as(
     path = Path(path) if path is not None else None
     gathered = gather(root, path, overrides, tree)
     config, mistakes = checked_as(root, gathered.tree)
-    mistakes += range_mistakes(check(config), mistakes)
+    mistakes = mistakes or located(check(config))
     refuse(gathered.mistakes, mistakes, gathered.origins, path)
     folder = path.parent if path is not None else Path()
     return with_absolute_paths(config, lambda key: Path() if key in gathered.overridden else folder)
@@ -175,20 +162,16 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 
-def range_mistakes(messages: Sequence[str], type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """Range errors with their paths, except those that follow from `type_mistakes`."""
-    return [
-        (tuple(message.partition(":")[0].split(".")), message)
-        for message in messages
-        if not _follows_from(message, type_mistakes)
-    ]
+def located(messages: Sequence[str]) -> list[tuple[Key, str]]:
+    """Messages that begin with their dotted path, with that path."""
+    return [(tuple(message.partition(":")[0].split(".")), message) for message in messages]
 
 
-def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
-    """Raise one ValueError with all mistakes, if any: finished messages first, then `located`, ordered by place."""
+def refuse(mistakes: Sequence[str], at_keys: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
+    """Raise one ValueError with all mistakes, if any: finished messages first, then `at_keys`, ordered by place."""
     order = list(origins)  # in the order of the file, then of the overrides
     in_order = sorted(
-        located, key=lambda item: next((order.index(at) for at in prefixes(item[0]) if at in origins), len(order))
+        at_keys, key=lambda item: next((order.index(at) for at in prefixes(item[0]) if at in origins), len(order))
     )
     lines = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
     if len(lines) == 1:
@@ -202,8 +185,8 @@ def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dic
 
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
-    config, located = checked_as(RunConfig, _without_former(tree, where))
-    mistakes = [f"{dotted(at)}: {message}" if at else message for at, message in located] or check_run(config)
+    config, found = checked_as(RunConfig, _without_former(tree, where))
+    mistakes = [f"{dotted(at)}: {message}" if at else message for at, message in found] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
     return config
@@ -273,11 +256,15 @@ _FORMER_FIELDS = {
     ("detect", "rates"): [0.25, 0.5, 1.0, 2.0, 4.0, 8.0],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
+    ("distribute", "overlap"): True,
     ("distribute", "static_graph"): False,
+    ("distribute", "sync_loss"): True,
     ("infer", "flip_below"): 1.0,
     ("infer", "size_spread"): 0.0,
     ("infer", "sums"): "fp32",
     ("infer", "sums_on_host"): False,
+    ("infer", "whole_up_to"): 1.0,
+    ("observe", "project"): "hasten",
     ("sample", "brightness_range"): [0.75, 1.25],
     ("sample", "contrast_range"): [0.75, 1.25],
     ("sample", "gamma_range"): [0.7, 1.5],
@@ -287,6 +274,8 @@ _FORMER_FIELDS = {
     ("tiles", "home"): "auto",
     ("tiles", "ram"): "auto",
     ("train", "compile_blocks"): False,
+    ("train", "fp32_layers"): [],
+    ("train", "keep_checkpoints"): 1,
     ("train", "lookahead"): 0,
     ("train", "poly_power"): 0.9,
     ("train", "validate_async"): False,
@@ -309,13 +298,6 @@ def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
     if gone:
         log.warning("%s: %s: of an earlier version; left out, as if never set", where, ", ".join(gone))
     return kept
-
-
-def _follows_from(message: str, mistakes: list[tuple[Key, str]]) -> bool:
-    """Whether a range error concerns the default of a field whose value was invalid."""
-    rule = message.partition(": ")[2].removesuffix(")").rpartition(" (given ")[0]
-    fields = {[name for name in at if isinstance(name, str)][-1] for at, _ in mistakes}
-    return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
 
 
 def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:

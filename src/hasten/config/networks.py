@@ -53,10 +53,13 @@ NETWORKS: dict[str, BuiltIn] = {
     "segresnetds": BuiltIn(settings=("blocks", "norm", "act", "deep_supervision"), act="relu", halving=True),
     "mednext": BuiltIn(settings=("blocks", "deep_supervision"), halving=True, every_output=True),
     "swinunetr": BuiltIn(
-        settings=("norm", "dropout"), halving=True, factors=(1, 1, 2, 4, 8, 16), channels_multiple=12,
+        settings=("norm", "dropout"),
+        halving=True,
+        factors=(1, 1, 2, 4, 8, 16),
+        channels_multiple=12,
         planned_width=1.5,
     ),
-}  # fmt: skip
+}
 
 
 def changed_settings(network: NetworkConfig) -> list[str]:
@@ -136,10 +139,9 @@ def _levels(network: PlannedNetwork, strides: int) -> Iterator[str]:
             f"behind each of them: use {strides}, or 0 for none"
         )
     elif not built_in.every_output and 0 < strides <= heads:
-        remedy = f"{strides - 1} or less" if strides > 1 else "0, or more levels"
         yield (
-            f"network.deep_supervision: {heads} for {strides} network.strides; there is an "
-            f"output at each level but the coarsest: use {remedy}"
+            f"network.deep_supervision: {heads} for {strides} network.strides; there is an output at each level but "
+            f"the coarsest: use {strides - 1} or less"
         )
 
 
@@ -151,11 +153,7 @@ def _halving(
         return
     multiple = built_in.channels_multiple
     if channels[0] % multiple:
-        multiples = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
-        yield (
-            f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
-            f"use {' or '.join(map(str, multiples))}"
-        )
+        yield f"network.channels: {channels[0]} at the finest level; {network.name} takes multiples of {multiple}"
     default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
     if channels != default or any(list(stride) != step for stride in strides):

@@ -22,7 +22,13 @@ def region_mistakes(regions: Regions, values: Mapping[str, int]) -> Iterator[str
             yield f'"{name}" holds {min(members)}; only values above the background, 0, can belong to a region'
         if len(set(members)) < len(members):
             yield f'"{name}" names a label value twice: {list(members)}; name each once'
-    yield from _hidden(regions)
+    hidden = [name for name, members in regions.items() if members and not _visible_values(regions, name)]
+    if hidden:
+        yield (
+            f'"{hidden[0]}" would be hidden by the regions after it, which hold all its values; name larger regions '
+            "first, as in {whole: [1, 2], core: [2]}"
+        )
+        return
     yield from _wrong_values(regions, values)
     for name in regions:
         visible = _visible_values(regions, name)
@@ -36,25 +42,6 @@ def region_mistakes(regions: Regions, values: Mapping[str, int]) -> Iterator[str
 def painted_values(regions: Regions, values: Mapping[str, int]) -> dict[str, int]:
     """Label value that each region is painted with. The regions are without mistakes."""
     return {name: values[name] if name in values else _visible_values(regions, name)[0] for name in regions}
-
-
-def _hidden(regions: Regions) -> Iterator[str]:
-    names = list(regions)
-    for position, name in enumerate(names):
-        for later in names[position + 1 :]:
-            mine, theirs = set(regions[name]), set(regions[later])
-            if mine and mine == theirs:
-                yield f'"{name}" and "{later}" hold the same label values {sorted(mine)}; keep one of them'
-                break
-            if mine and mine < theirs:
-                yield (
-                    f'"{name}" lies inside "{later}", which would be painted over it; name the larger region first, '
-                    "as in {whole: [1, 2], core: [2]}"
-                )
-                break
-        else:
-            if regions[name] and not _visible_values(regions, name) and position < len(names) - 1:
-                yield f'"{name}" would be hidden by the regions after it, which hold all its values; name it later'
 
 
 def _wrong_values(regions: Regions, values: Mapping[str, int]) -> Iterator[str]:

@@ -64,8 +64,8 @@ RUN_RULES: Rules = {
     "loss.*": Rule("training", "losses before and after can't be compared"),
     **_rules("train", "learning_rate_batch schedule milestones warmup_fraction", _SCHEDULE),
     **_rules("train", "momentum weight_decay lr_scale head_steps", _IN_STATE),
-    **_rules("train", "fp32_layers target clip_norm accumulate ema", _TRAINING),
-    **_rules("train", "activations keep_checkpoints", _MACHINE),
+    **_rules("train", "target clip_norm accumulate ema", _TRAINING),
+    "train.activations": _MACHINE,
     **_rules("train", "channels_last fused_kernels compile capture checkpoint_every", Rule("machine", auto=True)),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),
     "train.device": Rule("machine", "results are not bit for bit those of the device before"),
@@ -86,7 +86,7 @@ RUN_RULES: Rules = {
     **_rules("distribute", "parts exchange_every", Rule("training", "the samples are drawn in another order")),
     "distribute.strategy": Rule("training", "sums are taken in another order"),
     "distribute.gradients": _TRAINING,
-    "distribute.sync_*": _TRAINING,
+    "distribute.sync_norm": _TRAINING,
     "distribute.*": _MACHINE,
 }
 

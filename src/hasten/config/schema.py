@@ -279,8 +279,6 @@ class TrainConfig:
     """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
     head: tuple[str, ...] | None = None
     """Patterns of what `head_steps` trains alone; None: what network.weights left as drawn, or else the last layer."""
-    fp32_layers: tuple[str, ...] = ()
-    """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
     fused_kernels: FusedKernels | None = None
@@ -298,8 +296,6 @@ class TrainConfig:
     """Share of the steps before the first validation: early ones take time and are rarely the best."""
     checkpoint_every: Count | None = None
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
-    keep_checkpoints: Count = 1
-    """Checkpoints to resume from that are kept; older ones are removed."""
     metric: Literal["dice", "iou"] = "dice"
     """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: Annotated[float, Interval(gt=0, le=1)] | None = None
@@ -317,9 +313,6 @@ class InferConfig:
 
     patch: Counts | None = None
     """Window (D, H, W) in voxels; None takes the training patch."""
-    whole_up_to: NonNegative = 1.0
-    """Predict volumes of up to this many windows in one pass, without a sliding window. Faster, but above 1 it cost 0.2
-    to 4 points of Dice (docs/benchmarks.md): in training, the network never saw inputs that large."""
     overlap: Part = 0.5
     """Share of a window that overlaps its neighbour."""
     batch_size: Count | None = None
@@ -339,8 +332,6 @@ class ObserveConfig:
     """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
-    project: str = "hasten"
-    """Name under which a tracker groups runs: MLflow's experiment, W&B's project."""
 
 
 StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "horovod"]
@@ -356,14 +347,10 @@ class DistributeConfig:
     """`auto`: nccl on GPUs, gloo on CPUs."""
     bucket_mb: Positive = 25.0
     """Gradients that travel together, in MiB (ddp, zero1): smaller ones overlap more, larger ones wait less often."""
-    overlap: bool = True
-    """Send a bucket as soon as it is full, beside the backward pass; false sends all of them after it (ddp, zero1)."""
     gradients: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type in which gradients travel (ddp, zero1, horovod, which knows no bf16)."""
     sync_norm: bool = False
     """Take the moments of batch norms over all processes."""
-    sync_loss: bool = True
-    """Add up the overlap counts of all processes if `loss.batch`, so that the loss is that of the whole batch."""
     micro_batches: Count = 4
     """Pieces of a batch that are under way in the stages at once (pipeline)."""
     parts: Natural = 0

@@ -11,8 +11,6 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from annotated_types import Interval
-
 from hasten.config.words import field_called
 from hasten.config.yaml_file import Key
 
@@ -28,6 +26,9 @@ _PER_CHANNEL = {
     "classes": "a list of names, as [background, nucleus], or a value for each name, as {nucleus: 255}",
 }
 """Rules of fields that take several forms, most of them one value for all channels or a list with one for each."""
+
+_ENDS = {"gt": "above {}", "ge": "{} or more", "lt": "below {}", "le": "at most {}"}
+"""Rules of numbers, by the end of a range."""
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
             if field[-1] in _PER_CHANNEL:  # pydantic has mistakes for each form that the value might have
                 at, error["type"], error["input"] = field, "per_channel", value_at(tree, field)
             key = (*under, *at[:-1], str(at[-1])) if error["type"] == "invalid_key" else (*under, *at)
-            message = _explain(error, (*under, *at), kinds, _interval(cls, at))
+            message = _explain(error, (*under, *at), kinds)
             if message not in dict(mistakes).values():  # pydantic names each value that a list lacks
                 mistakes.append((key, message))
             _remove(sound, at)
@@ -110,31 +111,7 @@ def _booleans(all_sections: Sections, tree: dict[Any, Any], under: Key) -> Itera
                 yield (*at, name), f"{dotted((*under, *at, name))}: must be a number (given {value})"
 
 
-def _interval(cls: type, at: Key) -> Interval | None:
-    """The range of the field at `at`, or of what it holds, if it has both ends."""
-    kind: Any = cls
-    for name in at:
-        if dataclasses.is_dataclass(kind) or any(map(dataclasses.is_dataclass, typing.get_args(kind))):
-            section = next(each for each in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(each))
-            kind = typing.get_type_hints(section, include_extras=True).get(str(name))
-    return next(_intervals(kind), None)
-
-
-def _intervals(kind: Any) -> Iterator[Interval]:
-    yield from (each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Interval))
-    for each in typing.get_args(kind):
-        yield from _intervals(each)
-
-
-def _range_text(interval: Interval) -> str:
-    """A range in words: "0 to 1", "above 0 and at most 1", "1 or more"."""
-    if interval.ge is not None and interval.le is not None:
-        return f"{interval.ge} to {interval.le}"
-    ends = {"above {}": interval.gt, "{} or more": interval.ge, "at most {}": interval.le, "below {}": interval.lt}
-    return " and ".join(text.format(f"{end:g}") for text, end in ends.items() if end is not None)
-
-
-def _explain(error: Any, at: Key, kinds: Mapping[Key, Any], interval: Interval | None) -> str:
+def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
     """A pydantic error in terms of the file: path, rule, the value, and the nearest valid name."""
     place = dotted(at)
     value = reprlib.repr(error["input"])
@@ -144,10 +121,7 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any], interval: Interval |
         case "invalid_key":
             return f"{dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name; remove it"
         case "missing":
-            field = kinds.get(tuple(name for name in at if isinstance(name, str)))
-            return f"{dotted(at[:-1])}: must have {_length(field)} values (given {value})"
-        case "too_long":
-            return f"{place}: must have {error['ctx']['max_length']} values (given {value})"
+            return f"{dotted(at[:-1])}: has too few values (given {value})"
         case "dataclass_type":
             first = next((dotted(key) for key in kinds if key[:-1] == at), place)
             return f"{place}: is a section (given {value}); set its fields, such as {first}"
@@ -158,20 +132,12 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any], interval: Interval |
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{place}: must be text (given {value}); put it in quotes"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-            found = {name: error["ctx"].get(name) for name in ("gt", "ge", "lt", "le")}
-            return f"{place}: must be {_range_text(interval or Interval(**found))} (given {value})"
+            [(end, limit)] = error["ctx"].items()
+            return f"{place}: must be {_ENDS[end].format(f'{limit:g}')} (given {value})"
         case "value_error":
             return f"{place}: {error['ctx']['error']}"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
     return f"{place}: must be {rule} (given {value})"
-
-
-def _length(kind: Any) -> int:
-    """The length of the fixed-length tuple in a field's type; 0 if there is none."""
-    parts = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple and Ellipsis not in parts:
-        return len(parts)
-    return max(map(_length, parts), default=0)
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:

@@ -17,7 +17,6 @@ from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _TOGETHER = 64 * 2**20
 """Bytes of weights per message when a rank broadcasts its own."""
-_ONE_BUCKET_MB = 2.0**20
 _NAMED = 5
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
@@ -53,8 +52,7 @@ class Ddp(Strategy):
         wrapped = DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
-            # A bucket that never fills is sent after the backward pass.
-            bucket_cap_mb=config.bucket_mb if config.overlap else _ONE_BUCKET_MB,
+            bucket_cap_mb=config.bucket_mb,
             gradient_as_bucket_view=True,
             # `place` has already broadcast the weights.
             init_sync=False,

@@ -311,7 +311,7 @@ def inference_of(
     return Inference(
         patch=infer.patch,
         divisor=divisor(config.network),
-        whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
+        whole_up_to=math.prod(infer.patch),
         overlap=infer.overlap,
         batch_size=infer.batch_size or WINDOW_BATCH,
         flip_axes=infer.flip_axes,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.config.check import check_run
-from hasten.config.load import range_mistakes, refuse
+from hasten.config.load import located, refuse
 from hasten.config.schema import RunConfig
 from hasten.config.validate import checked_as
 from hasten.config.yaml_file import Key, read_document
@@ -130,11 +130,11 @@ def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             continue
         tree = part.run if at[0] == "run" else merge_settings(recipe.run, part.run)
         config, mistakes = checked_as(RunConfig, tree, at)
-        dotted, located = ".".join(map(str, at)), range_mistakes(check_run(config), mistakes)
-        ranges = [((*at, *key), f"{dotted}.{message}") for key, message in located]
+        ranges = [] if mistakes else located(check_run(config))
+        mistakes += [((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in ranges]
         first = at[0] == "run"
         # Phantom settings are merged over the recipe's, whose errors are reported only once.
-        yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))
+        yield from (item for item in mistakes if first or _is_set(item[0][2:], part.run))
 
 
 def _is_set(at: Key, tree: Any) -> bool:

@@ -192,7 +192,7 @@ def compose_run(
         # 7. The step. Its optimizer holds the placed weights; its forward pass is the compiled network in the
         # strategy's wrapper. A compiler fuses by itself, in place of Hasten's kernels.
         paced = paced_schedule(train, planned.config.sample.batch_size)
-        loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
+        loss = planned.loss(over_ranks=strategy.same_loss)
         called, fused = strategy.wrap(compiled), not planned.config.train.compile and variant.fused_kernels
         step = make_step(
             train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, autotune=autotune

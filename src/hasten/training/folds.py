@@ -26,7 +26,7 @@ from hasten.distribute.world import detect_world
 from hasten.evaluation.crossval import score_fold, summarise
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import LOGS, METRICS_JSONL, PLAN_JSON, RANKS, RUN_YAML
+from hasten.observe.rundir import LOGS, PLAN_JSON, RANKS, RUN_YAML
 from hasten.prediction.ensemble import changed_settings
 from hasten.training.run import train
 from hasten.training.stop import Stopped
@@ -121,14 +121,10 @@ def with_folds(config: RunConfig) -> RunConfig:
     if split.by in ("fold", "nnunet"):
         return config
     if split.by is not None or split.fraction is not None or split.validation:
-        once = f"by={split.by}" if split.by else "validation" if split.validation else f"fraction={split.fraction}"
-        raise ValueError(f"data.split.{once}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
+        raise ValueError("data.split: splits the cases once; leave it out, or set data.split.by=fold (or nnunet)")
     return dataclasses.replace(
         config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
     )
-
-
-_REMEDY = "data.split.by=fold (or nnunet)"
 
 
 def at_fold(config: RunConfig, fold: int | None) -> RunConfig:
@@ -154,10 +150,6 @@ def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
 
 def check_folder(out: Path) -> None:
     """Raise ValueError if `out` cannot hold a cross-validation."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out}: is a file; choose another --out")
-    if (out / RUN_YAML).is_file() or (out / METRICS_JSONL).is_file():
-        raise ValueError(f"{out}: holds an ordinary run, not folds; choose another --out")
     if out.is_dir() and not (out / CV_YAML).is_file():
         names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
         others = [name for name in names if name not in (LOGS, RANKS)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from torch import Tensor, nn, serialization
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
 from hasten.checkpoint.weights import model_file, read_model
-from hasten.files import expanded, hash_file
+from hasten.files import expanded, first_line, hash_file
 from hasten.nets.weights import Fit, fit_weights, last_weight
 from hasten.training.plan import RunPlan, build_net, with_train
 
@@ -175,33 +173,14 @@ def _content(file: Path) -> Any:
         return _safetensors(file)
     if is_checkpoint(file):
         return read_checkpoint(file)
-    if _is_program(file):
-        raise ValueError(f"{file}: is a TorchScript program; save its state_dict() with torch.save, and name that")
     try:
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a crafted file can make the reader raise anything
-        text = str(error)
-        if "Unsupported" in text or "weights_only" in text:
-            named = re.search(r"GLOBAL (\S+)", text)
-            what = f"more than weights ({named[1]})" if named else "more than weights"
-            raise ValueError(
-                f"{file}: holds {what}, which could run code, and nothing in it was run; where you trust it, load it "
-                "with torch.load(..., weights_only=False) and save its state dict alone with torch.save"
-            ) from error
-        reason = f"{type(error).__name__} {text}".split(". ")[0].split("\n")[0].strip()
         raise ValueError(
-            f"{file}: not a file of weights, or damaged ({reason}); name a state dict as torch.save writes it, or a "
-            ".safetensors"
+            f"{file}: is damaged, or holds more than weights, and nothing in it was run ({first_line(error)}); name a "
+            "state dict as torch.save writes it, or a .safetensors"
         ) from error
-
-
-def _is_program(file: Path) -> bool:
-    """Whether this is an archive of torch.jit, which torch.load would hand on with a warning."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _safetensors(file: Path) -> Any:

@@ -45,10 +45,6 @@ _STUCK = 10
 """A run ends if at least this many updates in a row were skipped."""
 _STOP_EVERY = 8
 """Steps between checks whether another rank was asked to stop."""
-_SUSPECTS = (
-    ("train", "weight_decay"), ("train", "milestones"), ("augment", "override"), ("prepare", "window"),
-)  # fmt: skip
-"""Settings, by section, with which a loss is nan where a value is far off."""
 
 
 def log_every(steps: int, device: torch.device) -> int:
@@ -94,7 +90,7 @@ class Loop:
         )
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
-        self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
+        self.checkpoints = Checkpoints(out / CHECKPOINTS)
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self._best_covers = evaluator.covers
@@ -227,11 +223,9 @@ class Loop:
         with suppress(OSError):
             self.saver.wait()
         saved = self.checkpoints.path.exists()
-        settings = self.components.settings
-        suspects = [f"{part}.{name}" for part, name in _SUSPECTS if name in settings.get(part, {})]
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
-            f"train.precision=fp32, or look for a value that is far off in {', '.join(suspects)}"
+            "train.precision=fp32, or look for a value that is far off in train.weight_decay or augment.override"
             + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
         )
 

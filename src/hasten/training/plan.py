@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import logging
 from collections import Counter
@@ -37,6 +36,7 @@ from hasten.config.resume_rules import flat
 from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig
 from hasten.config.settled import PlannedRun
 from hasten.config.user_code import is_user_code
+from hasten.config.validate import value_at
 from hasten.distribute.world import World
 from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
@@ -176,10 +176,15 @@ def plan_run(
     if own_settings.weights is not None:
         decisions = _of_the_weights(decisions, own_settings)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
-    _raise(memory_mistakes(
-        full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
-        num_ranks=world.size if world is not None else 1,
-    ))  # fmt: skip
+    _raise(
+        memory_mistakes(
+            full,
+            fingerprint,
+            num_outputs=len(case_set.regions or case_set.labels),
+            device=device,
+            num_ranks=world.size if world is not None else 1,
+        )
+    )
     ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
         full = with_loss_digest(full, case_set, ignore_index)
@@ -217,9 +222,12 @@ def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
     """The configuration with the digest of a user-defined loss, which is tested. Raises ValueError."""
     digest = check_custom_loss(
-        config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
-        members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
-    )  # fmt: skip
+        config.loss,
+        num_outputs=len(case_set.regions or case_set.labels),
+        spatial_dims=case_set.spatial_dims,
+        members=tuple(region.members for region in regions_of(case_set)),
+        ignore_index=ignore_index,
+    )
     return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
 
 
@@ -234,9 +242,14 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
         depth, height, width = (sorted(column)[len(column) // 2] for column in columns)
         spacing = (depth, height, width)
     return run_chain(
-        config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
-        num_channels=len(fingerprint.channels), spacing=spacing, ignore_index=ignore_index,
-    )  # fmt: skip
+        config.augment,
+        config.sample,
+        patch=config.sample.patch,
+        spatial_dims=fingerprint.spatial_dims,
+        num_channels=len(fingerprint.channels),
+        spacing=spacing,
+        ignore_index=ignore_index,
+    )
 
 
 def source_warnings(
@@ -292,7 +305,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
         values = {name: decision["value"] for name, decision in decisions.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
-    tree, defaults = to_dict(config), to_dict(RunConfig())
+    tree, open_fields = to_dict(config), flat(RunConfig())
     if config.network.name not in (None, values.get("network.name")):
         values = {name: value for name, value in values.items() if not name.startswith("network.")}
     if config.data.split != SplitConfig():
@@ -301,18 +314,12 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
         values.pop("infer.patch", None)  # it follows the training patch
     for name, value in values.items():
-        *sections, key = name.split(".")
-        part, default = tree, defaults
-        for section in sections:
-            part, default = part.get(section, {}), default.get(section, {})
-        if not sections or key not in part:
-            near = difflib.get_close_matches(name, flat(config), n=1)
-            hint = f"did you mean {near[0]}?" if near else "remove it"
-            raise ValueError(f"{path}: decisions name {name}, which is no field of a run; {hint}")
-        if default[key] is not None:
+        if open_fields.get(name, name) is not None:
             raise ValueError(
-                f"{path}: decisions name {name}, which no plan decides; set it in the run's YAML or as {name}=VALUE"
+                f"{path}: decisions name {name}, which no plan decides; remove it, or set it as {name}=VALUE"
             )
+        *sections, key = name.split(".")
+        part = value_at(tree, tuple(sections))
         if part[key] is None:
             part[key] = value
     return from_dict(tree, where=str(path))

@@ -36,7 +36,6 @@ class Records:
         self.tracking = Tracking(
             observe.trackers,
             out,
-            project=observe.project,
             run_name=out.resolve().name,
             config=components.settings,
             first=first,

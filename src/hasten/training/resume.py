@@ -11,9 +11,7 @@ from typing import Any
 from hasten.cases.locate import same_source
 from hasten.config.resume_rules import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
 from hasten.config.schema import RunConfig
-from hasten.config.settled import PlannedRun, planned_run, undecided
 from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON, append_jsonl
-from hasten.optim.build import build_schedule
 
 log = logging.getLogger(__name__)
 
@@ -62,21 +60,6 @@ def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
     for name, (was, now) in changes.items():
         log.warning("%s: from step %d on, %s", out, step, describe(name, was, now, rules))
     append_jsonl(out / METRICS_JSONL, {"kind": "resumed", "step": step, "changed": changes})
-
-
-def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: PlannedRun) -> None:
-    """Log how the learning rate at `step` changes, if it does. before: as in run.yaml.
-
-    position: of the step in the schedule.
-    """
-    if undecided(before):  # of a file that somebody edited
-        return
-    schedules = (
-        build_schedule(each.train, each.train.steps, each.sample.batch_size) for each in (planned_run(before), config)
-    )
-    was, now = (schedule(position) for schedule in schedules)
-    if was != now:
-        log.warning("%s: the learning rate of step %d is %.3g instead of %.3g", out, step + 1, now, was)
 
 
 def complete_summary(out: Path, config: RunConfig, changes: Changes) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ from hasten.training.compose import prepare_run
 from hasten.training.loop import Loop
 from hasten.training.plan import plan_to_dict
 from hasten.training.ranks import seed_rank
-from hasten.training.resume import complete_summary, resumed_run, tell_changes, tell_rate
+from hasten.training.resume import complete_summary, resumed_run, tell_changes
 from hasten.training.stop import Stopped
 from hasten.training.summary import about_cases, write_examples, write_summary
 from hasten.training.validate import CaseEvaluator
@@ -151,7 +151,7 @@ def _train(
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
     clock.span("import").add(clock.elapsed)
-    before, changes = config, Changes()
+    changes = Changes()
     if resume:
         before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
         config, changes = run_on_all_ranks(world, lambda: resumed_run(before, config))
@@ -159,7 +159,7 @@ def _train(
         if earlier is not None:
             return earlier
     with starting(out, world, resume=resume):
-        going_on = run_on_rank0(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
+        going_on = run_on_rank0(world, lambda: resume and Checkpoints(out / CHECKPOINTS).path.exists())
         components = prepare_run(config, plan, clock, strategy, device, resume=going_on, begun=out if resume else None)
         if resume:
             components = dataclasses.replace(components, accelerators=_with_first_reasons(out, components.accelerators))
@@ -173,7 +173,6 @@ def _train(
             _write_records(out, components, loop.accelerators, resume=resume)
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
-                tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
     conclude = partial(_conclude, out, loop, components, evaluator)
     return run_loop(out, loop, conclude, mapped=components.arena.files)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import torch
 
@@ -22,7 +19,7 @@ from hasten.augment.run_chain import RunChain, with_patch
 from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
-from hasten.cache.key import cache_dir, digest
+from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
@@ -129,24 +126,17 @@ def _compiled_or_not(
         # Each rank would measure separately, and the results might differ.
         requested, set_by = False, "default"
         why = "not tried where several processes share the step; set sample.compile"
-    marker = _kernel_marker(planned)
     if requested is not None:
         program = make(compile=requested)
         _build_kernels(program.latest)
     else:
-        set_by, program, known = "measured", make(), marker.is_file()
-        name = "a kernel compiled by an earlier run" if known else "compiling"
-        worth_it, why = trial.pays(program.latest, name, _COMPILE_SECONDS / (10 if known else 1), _COMPILED_SAVES)
+        set_by, program = "measured", make()
+        worth_it, why = trial.pays(program.latest, "compiling", _COMPILE_SECONDS, _COMPILED_SAVES)
         if worth_it:
             with trial.experiments.running():
                 eager, program = program, make(compile=True)
                 if program.compiled:
                     program, why = _faster(eager, program, why, trial.experiments.left_s)
-    if program.compiled:
-        # Only a hint for the next run's decision: a read-only cache folder must not end this one.
-        with contextlib.suppress(OSError):
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.touch()
     return program, Accelerator(program.compiled, set_by, "; ".join(text for text in (why, program.why) if text))
 
 
@@ -218,10 +208,17 @@ def _program(
         if stage.patch != planned.config.sample.patch:
             run = with_patch(run, stage.patch)
         return make_segment(
-            run.chain, _cases(planned, run, arena, cases), batch_size=stage.batch_size,
-            seed=planned.config.train.seed, train_cases=cases, device=planned.device, share=share, compile=compile,
-            fuse=fuse, cache_dir=cache_dir(planned.config.cache),
-        )  # fmt: skip
+            run.chain,
+            _cases(planned, run, arena, cases),
+            batch_size=stage.batch_size,
+            seed=planned.config.train.seed,
+            train_cases=cases,
+            device=planned.device,
+            share=share,
+            compile=compile,
+            fuse=fuse,
+            cache_dir=cache_dir(planned.config.cache),
+        )
 
     if rank_cases is None:
         cases = arena.index(tuple(case.id for case in planned.train))
@@ -239,9 +236,12 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
             "of them; leave distribute.parts out, or begin the chain with a crop"
         )
     whole = WholeCases(
-        transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
+        transforms=run.transforms,
+        keys=run.chain.keys,
+        seed=planned.config.train.seed,
+        items=items_of_arena(arena),
         train_cases=cases,
-    )  # fmt: skip
+    )
     return CaseSource(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
 
 
@@ -251,13 +251,3 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
     return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, keep_voxels=True, least=least)
-
-
-def _kernel_marker(planned: RunPlan) -> Path:
-    """A marker file: torch's compile cache holds this program."""
-    sample = dataclasses.replace(planned.config.sample, compile=None)
-    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
-    augment = dataclasses.asdict(planned.config.augment)
-    key = digest([torch.__version__, dataclasses.asdict(sample), augment, channels, dims, str(planned.device), folder])
-    return cache_dir(planned.config.cache) / "measured" / f"kernel-{key}"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ import torch
 from benchmarks.ladder.arms import hasten, monai, program
 from benchmarks.ladder.chain import network_of
 from benchmarks.ladder.record import PHASES
-from benchmarks.ladder.rungs import RUNGS
 from benchmarks.ladder.task import Task, write_task
 from hasten.recipes.recipe import PeerSettings
 from tests.benchmarks.ladder.conftest import FLAT
@@ -95,20 +91,3 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     own = hasten.hasten_config(dataclasses.replace(given, task=budget))
     assert (own.train.budget, own.train.max_seconds) == ("10min", None)
     assert own.network == config.network
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rung", RUNGS, ids=[rung.name for rung in RUNGS])
-def test_rungs_as_programs(rung: Any, make_task: Callable[..., Task], tmp_path: Path) -> None:
-    task = make_task(patch=(16, 24, 24), roi=(16, 24, 24))
-    write_task(tmp_path / "t.json", task)
-    out = tmp_path / "r.json"
-    epochs = [] if rung.name == "hasten" else ["--max-epochs", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.ladder.arms.{rung.module}", "--task", str(tmp_path / "t.json"),
-         "--out", str(out), "--threads", "1", *rung.flags, *epochs],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    seconds = json.loads(out.read_text())["seconds"]
-    assert sum(seconds[part] for part in ("import", "cache", "train", "validate")) <= seconds["total"]

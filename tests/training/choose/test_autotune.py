@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,12 @@ from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleCo
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
-from hasten.observe.cpu_load import LoadMeter
-from hasten.runtime import measure
 from hasten.runtime.measure import Probe
 from hasten.runtime.variant import Variant, VariantTimes
 from hasten.training.choose import autotune
-from hasten.training.choose.autotune import choose_autotuning, choose_compiled, choose_variant, probe_of
+from hasten.training.choose.autotune import choose_compiled, choose_variant, probe_of
 from hasten.training.choose.experiments import Experiments
-from hasten.training.plan import RunPlan, augmentation_of, build_net
+from hasten.training.plan import RunPlan, augmentation_of
 
 GIVEN = "set in the configuration"
 
@@ -123,33 +120,40 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return made
 
 
-def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    network = nn.Identity()
-    result, _, engaged = choose_variant(planned(tmp_path), network, unlimited())
+MEASURED: dict[str, tuple[dict[str, Any], tuple[int, int], bool, list[str]]] = {
+    "all open": ({}, (9, 0), True, ["fp32", "fp32 channels-last", "bf16", "bf16 channels-last"]),
+    "no bf16": ({}, (9, 0), False, ["fp32", "fp32 channels-last"]),
+    "precision set": ({"precision": "fp16"}, (9, 0), True, ["fp16", "fp16 channels-last"]),
+    "format set": ({"channels_last": True}, (9, 0), True, ["fp32 channels-last", "bf16 channels-last"]),
+    "a GPU": (
+        {"device": "cuda"}, (9, 0), True,
+        ["fp32", "bf16", "bf16 channels-last fused norms", "bf16 channels-last fused"],
+    ),
+    "an old GPU": (
+        {"device": "cuda", "channels_last": False, "fused_kernels": False}, (7, 5), True, ["fp32", "tf32", "bf16"],
+    ),
+}  # fmt: skip
+"""Of each: settings, the GPU, whether the processor has bf16, and the variants that are timed."""
+
+
+@pytest.mark.parametrize(("settings", "card", "has_bf16", "variants"), MEASURED.values(), ids=MEASURED)
+def test_what_is_open_is_measured(
+    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any],
+    card: tuple[int, int], has_bf16: bool, variants: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("hasten.runtime.variant.cpu_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card)
+    run = planned(tmp_path, **settings)
+    network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
+    operate(network)
+    result, _, engaged = choose_variant(run, network, unlimited())
     ((timed, probe, allowed, memory, _),) = asked
-    assert timed is network
-    assert probe.shape == (min(4, torch.get_num_threads()), 2, 16, 16, 16)
-    assert [(variant.precision, variant.channels_last) for variant in allowed] == [
-        ("fp32", False),
-        ("fp32", True),
-        ("bf16", False),
-        ("bf16", True),
-    ]
-    assert memory == tmp_path / "measured"
-    assert (result.config.train.precision, result.config.train.channels_last) == ("bf16", True)
-    assert engaged["precision"].on
-    assert engaged["channels-last"].on
-    assert all("bf16 channels-last 10 ms" in each.reason for each in engaged.values())
-
-
-def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
-    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hasten.runtime.variant.cpu_has_bf16", lambda: False)
-    _, _, engaged = choose_variant(planned(tmp_path), nn.Identity(), unlimited())
-    assert [str(variant) for variant in asked[0][2]] == ["fp32", "fp32 channels-last"]
-    assert (engaged["precision"].on, "no bf16 instructions" in engaged["precision"].reason) == (False, True)
-    assert "measured" in engaged["channels-last"].reason
+    assert (timed, memory, probe.replay) == (network, tmp_path / "measured", "device" in settings)
+    assert [str(variant) for variant in allowed] == variants
+    assert (result.config.train.precision, result.config.train.channels_last) == (
+        allowed[-1].precision, allowed[-1].channels_last,
+    )  # fmt: skip
+    assert {each.set_by for name, each in engaged.items() if name.replace("-", "_") in settings} <= {"user"}
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -164,17 +168,6 @@ def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]
         "precision": Accelerator(precision != "fp32", "user", f"{precision}: {GIVEN}"),
         "channels-last": Accelerator(last, "user", GIVEN),
     }
-
-
-def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    _, _, engaged = choose_variant(planned(tmp_path, precision="fp16"), nn.Identity(), unlimited())
-    assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
-    assert engaged["precision"] == Accelerator(True, "user", f"fp16: {GIVEN}")
-    assert "measured" in engaged["channels-last"].reason
-    _, _, engaged = choose_variant(planned(tmp_path, channels_last=True), nn.Identity(), unlimited())
-    assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
-    assert engaged["channels-last"] == Accelerator(True, "user", GIVEN)
-    assert "measured" in engaged["precision"].reason
 
 
 @pytest.mark.parametrize(
@@ -207,70 +200,6 @@ def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
     kept = [name for name, module in network.named_modules() if type(module).__name__.startswith("Fp32")]
     assert (kept == []) is sound
     assert ("stay in float32" in engaged["precision"].reason) is not sound
-
-
-def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    run = planned(tmp_path, fp32_layers=("model.0.*",), precision="bf16")
-    network = build_net(run)
-    _, _, engaged = choose_variant(run, network, unlimited())
-    assert "layers stay in float32 (train.fp32_layers)" in engaged["precision"].reason
-    assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
-    with pytest.raises(ValueError, match=r"train\.fp32_layers: 'absent\.\*' matches no module"):
-        choose_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run), unlimited())
-
-
-def test_a_gpu_without_fast_bf16_is_offered_tf32_too(
-    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    choose_variant(
-        planned(tmp_path, device="cuda", channels_last=False, fused_kernels=False), nn.Identity(), unlimited()
-    )
-    assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
-
-
-def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    run = planned(tmp_path, device="cuda")
-    network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
-    operate(network)
-    result, _, engaged = choose_variant(run, network, unlimited())
-    _, probe, allowed, _, _ = asked[0]
-    assert probe.replay
-    assert [str(variant) for variant in allowed] == [
-        "fp32", "bf16", "bf16 channels-last fused norms", "bf16 channels-last fused",
-    ]  # fmt: skip
-    assert result.config.train.fused_kernels is True
-    assert engaged["fused kernels"].on
-
-
-def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    choose_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity(), unlimited())
-    _, probe, allowed, _, _ = asked[0]
-    assert not probe.replay
-    assert not any(variant.fused_kernels for variant in allowed)
-
-
-def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Real passes under a clock of their number, so that no load of the machine decides.
-    ticks = itertools.count()
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: 1e-3 * next(ticks)))
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
-    run = planned(tmp_path)
-    network = build_net(run)
-    result, _, engaged = choose_variant(run, network, unlimited())
-    assert result.config.train.precision in ("fp32", "bf16")
-    assert result.config.train.channels_last is not None
-    assert set(engaged) == {"precision", "channels-last"}
-    again, _, evidence = choose_variant(run, network, unlimited())
-    assert (again.config, evidence) == (result.config, engaged)
-
-
-def test_the_probe_is_a_small_batch_of_the_runs_own_shape(tmp_path: Path) -> None:
-    assert probe_of(planned(tmp_path, batch_size=1)).shape == (1, 2, 16, 16, 16)
-    threads = torch.get_num_threads()
-    assert probe_of(planned(tmp_path, batch_size=64)).shape == (min(64, threads), 2, 16, 16, 16)
-    flat = probe_of(planned(tmp_path, dims=2, patch=(1, 16, 32), strides=((1, 2, 2),)))
-    assert (flat.shape, flat.spatial_dims, flat.num_classes) == ((min(4, threads), 2, 1, 16, 32), 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -318,22 +247,6 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
     assert dataclasses.replace(result.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
 
 
-@pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
-def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool) -> None:
-    autotune, engaged = choose_autotuning(torch.device("cuda"), predicted)
-    assert (autotune, engaged["cuDNN autotuning"].on) == (on, on)
-    assert ("was not measured" in engaged["cuDNN autotuning"].reason) == (predicted == 0)
-
-
-def test_compiling_the_network_is_tried_in_long_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = Accelerator(False, "measured", "tried")
-    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, outcome))
-    for device, seconds, tried in (("cpu", 1199.0, False), ("cpu", 1201.0, True), ("cuda", 1e9, False)):
-        run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
-        _, _, engaged = choose_compiled(run, nn.Identity(), seconds, unlimited())
-        assert (engaged["compiled network"] is outcome) is tried
-
-
 @pytest.mark.parametrize(("wanted", "steps", "tried"), [(None, 199, False), (None, 200, True), (True, 10, True)])
 def test_short_runs_capture_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, steps: int, tried: bool
@@ -346,21 +259,6 @@ def test_short_runs_capture_nothing(
     _, captured, engaged = autotune.choose_capture(run, cast(Any, "step"), program, steps)
     assert (captured is not None) is tried
     assert tried or "runs of 200 or more" in engaged["CUDA graph"].reason
-
-
-def test_a_short_run_on_a_gpu_compares_nothing(
-    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = planned(tmp_path, device="cuda", steps=60)
-    for works in (True, False):
-        monkeypatch.setattr(autotune, "triton_works", lambda device, works=works: works)
-        choose_variant(run, nn.Identity(), unlimited())
-        choose_variant(run, nn.Identity(), limited_to(110.0))
-    endless, limited, *without_triton = (is_short for *_, is_short in asked)
-    # A step is two passes of the probe.
-    assert (endless(1.0), endless(1.1)) == (True, False)
-    assert limited(1.1)
-    assert without_triton == [None, None]
 
 
 @pytest.mark.parametrize(

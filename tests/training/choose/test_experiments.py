@@ -43,14 +43,6 @@ def test_all_experiments_together_take_a_tenth_of_the_limit(time: FakeTime) -> N
     assert experiments.left_s == 0.0
 
 
-def test_no_experiment_goes_beyond_the_run(time: FakeTime) -> None:
-    experiments = Experiments(Clock(), 100.0)
-    time.now = 95.0
-    assert (experiments.run_s, experiments.left_s) == (5.0, 5.0)
-    time.now = 101.0
-    assert experiments.left_s == 0.0
-
-
 @pytest.mark.parametrize(("saves", "allowed"), [(29.9, False), (30.0, True), (-1.0, False)])
 @pytest.mark.parametrize("limit", [None, 1000.0])
 def test_an_experiment_is_likely_to_save_three_times_what_it_costs(

@@ -110,18 +110,19 @@ def _known_run(client: Any, run: TrackedRun, uri: str) -> str | None:
 def _new_run(client: Any, run: TrackedRun) -> str:
     from mlflow.exceptions import MlflowException
 
-    if client.get_experiment_by_name(run.project) is None:
+    project = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.project)
+    if client.get_experiment_by_name(project) is None:
         # Without it, MLflow would put files into the folder that the command was given in.
-        beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", run.project)
+        beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", project)
         artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
         try:
-            client.create_experiment(run.project, artifact_location=artifacts)
+            client.create_experiment(project, artifact_location=artifacts)
         except MlflowException:
             # Another run that begins at the same time was first.
-            if client.get_experiment_by_name(run.project) is None:
+            if client.get_experiment_by_name(project) is None:
                 raise
     created = client.create_run(
-        client.get_experiment_by_name(run.project).experiment_id,
+        client.get_experiment_by_name(project).experiment_id,
         run_name=run.run_name,
         start_time=int(1000 * run.began),
         tags={"mlflow.source.name": "hasten", "hasten.folder": str(run.folder)},

@@ -176,7 +176,7 @@ class Tracking:
         names: Sequence[str],
         folder: Path,
         *,
-        project: str,
+        project: str = "hasten",
         run_name: str,
         config: Mapping[str, Any],
         first: int = 0,

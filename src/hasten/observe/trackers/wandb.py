@@ -41,7 +41,7 @@ class WandbRun:
         self._run: Any = wandb.init(
             mode=mode,
             dir=os.environ.get("WANDB_DIR") or str(run.folder),
-            project=run.project,
+            project=os.environ.get("WANDB_PROJECT", run.project),
             name=run.run_name,
             id=run_id,
             resume="allow" if saved_id else None,

@@ -136,7 +136,7 @@ def choose_variant(
 ) -> tuple[RunPlan, float, Accelerators]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
-    Modifies `network` in place: layers that must not run in a 16-bit type, or are configured not to, stay in float32.
+    Modifies `network` in place: layers that must not run in a 16-bit type stay in float32.
     Nothing is measured, and the seconds are 0, where precision, memory format and compilation are all configured.
     """
     train = planned.config.train
@@ -150,10 +150,15 @@ def choose_variant(
         probes_per_step = planned.config.sample.batch_size / probe.shape[0]
         with experiments.running():
             measured = fastest_variant(
-                network, probe, allowed, memory, seconds=min(MEASURE_S, experiments.left_s),
-                passes=train.steps * probes_per_step, timed=experiments.timed,
+                network,
+                probe,
+                allowed,
+                memory,
+                seconds=min(MEASURE_S, experiments.left_s),
+                passes=train.steps * probes_per_step,
+                timed=experiments.timed,
                 is_short=_short_run(planned, allowed, probes_per_step, experiments.run_s),
-            )  # fmt: skip
+            )
         variant = measured.variant
         why = explain(measured) if len(allowed) > 1 else ""
         seconds = measured.pass_s * probes_per_step
@@ -207,25 +212,20 @@ def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
 
 
 def keep_layers(planned: RunPlan, network: nn.Module) -> str:
-    """Keep layers in float32, in place: those that are set, and on a CPU those whose bf16 gradients are wrong.
+    """Keep layers in float32, in place: on a CPU those whose bf16 gradients are wrong.
 
-    There a bf16 convolution whose image is shorter than its filter returns uninitialised memory as its weights'
+    A bf16 convolution whose image is shorter than its filter returns uninitialised memory as its weights'
     gradient (torch 2.13 with AVX512-BF16; the loss looks normal). Returns what to add to the reason for the precision.
     """
-    train = planned.config.train
-    note = ""
-    if train.fp32_layers:
-        names = keep_fp32(network, train.fp32_layers, at="train.fp32_layers")
-        note = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
     coarsest = map(floordiv, planned.config.sample.patch, divisor(planned.config.network))
     sides = list(coarsest)[3 - planned.case_set.spatial_dims :]
-    if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(sides) >= 3:
-        return note
+    if planned.device.type != "cpu" or planned.config.train.precision not in (None, "bf16") or min(sides) >= 3:
+        return ""
     tiny = tiny_layers(network, example_of(planned))
-    if tiny:
-        keep_fp32(network, tiny)
-        note += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
-    return note
+    if not tiny:
+        return ""
+    keep_fp32(network, tiny)
+    return f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
 
 
 def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
