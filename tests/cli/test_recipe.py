@@ -18,16 +18,12 @@ def run(*arguments: str) -> str:
 
 def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
-    output = " ".join(run("show", "spleen").split())
-    for part in (
-        "spleen: Spleen in abdominal CT", "1.5 GiB", "CC-BY-SA 4.0", "not there; `hasten recipe data spleen`",
-        "Antonelli", "0 background, 1 spleen", "Dice 0.94", "the last 9 cases", "prepare.spacing=[2.0,1.5,1.5]",
-        "41 ct of 96 x 512 x 512 voxels", "`hasten recipe phantom spleen --to DIR`", "--reduced", "target 0.9",
-        "fast_training_tutorial", "hasten train spleen --out FOLDER",
-    ):  # fmt: skip
+    output = run("show", "spleen")
+    for part in ("1.5 GiB", "CC-BY-SA 4.0", "not there; `hasten recipe data spleen`", "Antonelli", "target: 0.94",
+                 "hasten recipe phantom spleen --reduced", "hasten train spleen --out FOLDER"):  # fmt: skip
         assert part in output
     (tmp_path / "Task09_Spleen").mkdir()
-    assert "(there)" in " ".join(run("show", "spleen").split())
+    assert "(there)" in run("show", "spleen")
     assert "none that is public" in run("show", "synthetic41")
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import SlideCase
-from hasten.cases.slide.phantom import write_pyramid
 from hasten.evaluation.froc import FrocMetric
 from hasten.pathology.config import DetectConfig
 from hasten.pathology.detect import lesions_of, lesions_on, major_axes, on_slide, suppress
+from hasten.phantoms.slides import write_pyramid
 
 measure = pytest.importorskip("skimage.measure")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ from hasten.cases.entries import (
     case_from_entry,
     join_entries,
     load_json,
+    log_unread,
     read_rows,
-    warn_of_unread,
 )
-from hasten.cases.image_folders import declared_labels, refuse_list
+from hasten.cases.image_folders import declared_labels
 from hasten.cases.labels import parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet, with_channel_files
-
-log = logging.getLogger(__name__)
 
 
 def read_json_list(path: Path, place: FileLocator) -> Listing:
@@ -46,7 +43,7 @@ def read_json_list(path: Path, place: FileLocator) -> Listing:
             f'{path}: has "{beside[0]}" beside "cases"; call that list "training", or write "split": train, val or '
             "test into each of the cases."
         )
-    _warn_of_unread(entries, path)
+    _log_unread(entries, path)
     listed = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
     labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
     name = str(declared.get("name") or path.stem)
@@ -82,14 +79,10 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
         return read_nnunet(path, content, place)
     lists = _part_lists(content)
     if "train" not in lists.values():
-        refuse_list(path)
-    for key, value in content.items():
-        if (
-            key not in lists
-            and isinstance(value, list)
-            and any(isinstance(each, dict) and "image" in each for each in value)
-        ):
-            log.warning('%s: the list "%s" is not read; call it "training", "validation" or "test"', path, key)
+        raise ValueError(
+            f'{path}: has no "training" list of {{"image": ..., "label": ...}} (Decathlon), and no "file_ending" with '
+            "imagesTr/ and labelsTr/ (nnU-Net); add either."
+        )
     entries = []
     for key, part in lists.items():
         listed = content[key]
@@ -97,7 +90,7 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
             listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         elif not isinstance(listed, list):
             raise ValueError(f'{path}: "{key}" must be a list of {{"image": ..., "label": ...}}.')
-        _warn_of_unread(listed, path)
+        _log_unread(listed, path)
         for number, item in enumerate(listed):
             entry = case_from_entry(
                 item if part != "test" else {**item, "split": "test"}, place, f"{path}: {key}[{number}]"
@@ -112,9 +105,9 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
     return declared_listing(path, content, place, **join_entries(entries, str(path)))
 
 
-def _warn_of_unread(entries: list[Any], path: Path) -> None:
+def _log_unread(entries: list[Any], path: Path) -> None:
     names = dict.fromkeys(name for entry in entries if isinstance(entry, dict) for name in entry)
-    warn_of_unread(names, ("id", "image", "label", "split", "fold", "sha256"), str(path))
+    log_unread(names, ("id", "image", "label", "split", "fold", "sha256"), str(path))
 
 
 def _part_lists(content: dict[str, Any]) -> dict[str, Part]:

@@ -220,24 +220,14 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     whole = all(len(each) == each[-1] for each in numbered)
     spread = whole and len(most) - len(fewest) >= _SPREAD
     differ = spread or 2 * len(fewest) <= len(most) or len({each[-1] for each in numbered}) >= _COUNTS
-    if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ:
-        raise ValueError(
-            f"{sets[most]}: holds {len(most)} values up to {most[-1]}, and {sets[fewest]} {len(fewest)} up to "
-            f"{fewest[-1]}, which look like numbers of single objects (instances), not classes; store masks of 0 and 1 "
-            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
-        )
+    counted = len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ
     apart = len(set(chain.from_iterable(sets))) == sum(map(len, sets)) > _MOST_NUMBERED
-    if apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1:
+    apart = apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1
+    if counted or apart or len(values) > _MAX_FOUND:
         raise ValueError(
-            f"{richest}: holds {len(largest)} values ({_listed(largest)}) that no other file holds, "
-            "and so do all others, which looks like numbers of single objects (instances), not classes; store masks of "
-            "0 and 1 (in Python label > 0), or, if they are classes, declare them in a labels.json."
-        )
-    if len(values) > _MAX_FOUND:
-        raise ValueError(
-            f"{richest}: more than {_MAX_FOUND} label values are found up to it ({_listed(values)}), which does not "
-            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as "
-            "masks of 0 and 1, or declare the classes in a labels.json."
+            f"{richest}: holds {len(largest)} values ({_listed(largest)}), and the files {len(values)} in all, which "
+            "look like numbers of single objects (instances) or lossy compression, not classes; store masks of 0 and 1 "
+            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
 
 
@@ -245,12 +235,9 @@ def name_values(found: Mapping[int, Found], where: str, ignore: int | None = Non
     """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
     classes = sorted(found.keys() - {0, ignore})
     if not classes:
-        ignored, also = "", ""
-        if ignore in found:
-            ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
         raise ValueError(
-            f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
-            "up."
+            f"{where}: no label file holds anything but 0{f' and data.ignore={ignore}' if ignore in found else ''}; "
+            "check that labels and images are not mixed up."
         )
     lowest = classes[0]
     if lowest < 0:

@@ -226,19 +226,15 @@ def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
     file of another form, and ids that the set lacks.
     """
     where, splits = nnunet_folds(case_set)
-    ids = [case.id for case in case_set.cases]
     if not 0 <= fold < len(splits):
         raise ValueError(f"data.split.fold is {fold}; {where} has {len(splits)} folds, 0 to {len(splits) - 1}.")
     train, validation = splits[fold]
-    unknown = sorted((train | validation) - set(ids))
-    if unknown:
+    unknown = sorted((train | validation) - {case.id for case in case_set.cases})
+    if unknown or not train or not validation or train & validation:
         raise ValueError(
-            f"{where}: fold {fold} names {len(unknown)} cases that {case_set.source} lacks: {first_few(unknown)}; "
-            "restore the cases, or correct the file."
+            f"{where}: fold {fold} must have training and validation cases of {case_set.source}, none of them in both"
+            f"{f', but names {first_few(unknown)}' if unknown else ''}; correct the file, or set data.split.by=fold."
         )
-    if not train or not validation or train & validation:
-        wrong = "has cases in both parts" if train & validation else "leaves a part empty"
-        raise ValueError(f"{where}: fold {fold} {wrong}; correct the file, or set data.split.by=fold.")
     return train, validation
 
 
