@@ -132,12 +132,12 @@ def test_positions_rounded_to_a_tenth_are_one_series(tmp_path: Path) -> None:
 def test_slices_of_another_size_or_direction_are_refused(tmp_path: Path) -> None:
     write_series(tmp_path / "sizes", voxels(), names=range(4))
     write_series(tmp_path / "sizes", voxels(shape=(4, 5, 7)), names=[4, 5, 6, 7, 0, 1, 2, 3])
-    with pytest.raises(ValueError, match=r"differ in size: .*\(5, 6\).*\(5, 7\)"):
+    with pytest.raises(ValueError, match=r"of \(5, 6\) and .* of \(5, 7\) \(H, W\) differ in size"):
         read_file(tmp_path / "sizes")
     turned = ((0.7, 0.8, 2.5), (0.0, 0.0, 0.0), np.eye(3))
     write_series(tmp_path / "turned", voxels(), names=range(4))
     write_series(tmp_path / "turned", voxels(), turned, names=[4, 5, 6, 7, 0, 1, 2, 3])
-    with pytest.raises(ValueError, match="differ in direction"):
+    with pytest.raises(ValueError, match="differ in size, channels, direction"):
         read_file(tmp_path / "turned")
 
 

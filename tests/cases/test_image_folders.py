@@ -35,7 +35,7 @@ def test_a_folder_of_no_layout(tmp_path: Path, names: tuple[str, ...], what: str
 @pytest.mark.parametrize(
     ("names", "content", "what"),
     [
-        (("imagesTr/", "labelsTr/"), "{}", r'no "training" list .* \(Decathlon\), .*no "file_ending"'),
+        (("imagesTr/", "labelsTr/"), "{}", r'must have one list of .* or "file_ending" with imagesTr'),
         (("imagesTr/",), "NNUNET", r"has no labelsTr/, which nnU-Net's layout wants; add or rename it"),
     ],
 )

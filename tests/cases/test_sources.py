@@ -211,7 +211,7 @@ GOOD = {"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}
     [
         ('[\n {"image" "a"}\n]', "not valid JSON at line 2, column 11"),
         ([], "lists 0 cases"),
-        ({"labels": DECLARED}, "must be a list of"),
+        ({"labels": DECLARED}, "must have one list of"),
         ([7], r"cases\[0\]: must be"),
         ([{"image": "files/a.nii.gz"}], r'cases\[0\]: "label" must name'),
         ([{"image": 3, "label": "x"}], r'cases\[0\]: "image" must name'),
@@ -227,7 +227,7 @@ GOOD = {"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}
             ([{**GOOD, "fold": fold}], r'cases\[0\]: "fold" is .*; number the folds 0, 1, 2')
             for fold in ("A", -1, 1.5, [0], True)
         ),
-        ({"cases": [GOOD], "validation": [GOOD]}, 'has "validation" beside "cases"; call that list "training"'),
+        ({"cases": [GOOD], "validation": [GOOD]}, 'must have one list of .* "split": train, val or test'),
         ([{**GOOD, "label": GOOD["image"]}], r"1 cases .*image and as label: .*a\.nii\.gz"),
         ("[" * 100_000, "is no list of cases"),
         ([GOOD, GOOD], "1 case ids occur more than once: a; "),
@@ -248,7 +248,7 @@ def test_bad_json_list(tmp_path: Path, content: Any, what: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"training": None}, 'has no "training"'),
+        ({"training": None}, 'must have one list of .* "training"'),
         ({"training": {"a": 1}}, '"training" must be a list'),
         ({"training": []}, "lists 0 cases"),
         ({"modality": {"x": "CT"}}, '"modality" must map channel numbers'),

@@ -56,8 +56,8 @@ def test_folds_partition_the_cases(num: int, folds: int) -> None:
     [
         (SplitConfig(fraction=0.0), "data.split.fraction is 0.0"),
         (SplitConfig(fraction=1.0), "data.split.fraction is 1.0"),
-        (SplitConfig(by="fold", fold=5), "must be 0 to 4"),
-        (SplitConfig(by="fold", fold=-1), "must be 0 to 4"),
+        (SplitConfig(by="fold", fold=5), "has the folds 0, 1, 2, 3, 4"),
+        (SplitConfig(by="fold", fold=-1), "has the folds 0, 1, 2, 3, 4"),
         (SplitConfig(by="fold", num_folds=1), "num_folds is 1"),
         (SplitConfig(by="list"), "validation is empty"),
         (SplitConfig(by="list", validation=("case_09", "x")), "no case case_09, x; the nearest ids are case_0"),
@@ -113,10 +113,10 @@ def test_what_is_set_decides_and_then_the_source(
 @pytest.mark.parametrize(
     ("held_out", "folds", "given", "message"),
     [
-        ("", GROUPS, {"fold": 0}, r"data\.split\.fold is 0; list\.json gives its cases the folds 1, 2, 4"),
-        ("", GROUPS, {"num_folds": 5}, r"num_folds is 5, but list\.json gives its cases 3 folds"),
-        ("", dict.fromkeys(GROUPS, 0), {}, "all 6 cases are in fold 0"),
-        ("c5", {"c0": 0, "c1": 1}, {"by": "fold"}, "holds out 1 cases that are in none: c5"),
+        ("", GROUPS, {"fold": 0}, r"data\.split\.fold is 0; list\.json has the folds 1, 2, 4"),
+        ("", GROUPS, {"num_folds": 5}, r"list\.json: gives its cases the folds 1, 2, 4; correct"),
+        ("", dict.fromkeys(GROUPS, 0), {}, "fold 0 must have training and validation cases"),
+        ("c5", {"c0": 0, "c1": 1}, {"by": "fold"}, "holds out cases that are in none: c5"),
         ("", {}, {"fold": 1, "fraction": 0.2}, r"data\.split\.fraction and data\.split\.fold are set"),
     ],
 )

@@ -156,17 +156,12 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
             raise ValueError(f"{each.path}: doesn't say where it lies (tag {tag}); export the series again.")
         if each.shape[0] > 1:
             raise ValueError(f"{each.path}: holds {each.shape[0]} frames beside other files; give it its own folder.")
-        if (each.shape, each.num_channels) != (first.shape, first.num_channels):
-            raise ValueError(
-                f"{folder}: its slices differ in size: {first.path.name} has {first.shape[1:]} (H, W) and "
-                f"{first.num_channels} channels, {each.path.name} {each.shape[1:]} and {each.num_channels}; "
-                "move those of another acquisition away."
-            )
         plane, axes = first.affine[:3, :2], each.affine[:3, :2]
-        if np.abs(axes - plane).max() > 1e-3 * np.abs(plane).max():
+        alike = (each.shape, each.num_channels) == (first.shape, first.num_channels)
+        if not alike or np.abs(axes - plane).max() > 1e-3 * np.abs(plane).max():
             raise ValueError(
-                f"{folder}: {first.path.name} and {each.path.name} differ in direction or pixel spacing; "
-                "move those of another acquisition (a localizer?) away."
+                f"{folder}: {first.path.name} of {first.shape[1:]} and {each.path.name} of {each.shape[1:]} (H, W) "
+                "differ in size, channels, direction or pixel spacing; move those of another acquisition away."
             )
     assert first.orientation is not None
     normal = np.cross(first.orientation[:3], first.orientation[3:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -47,13 +48,19 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if not isinstance(raw, dict) or not raw:
         raise ValueError(f'{where}: "labels" must map values to names, as in {{"0": "background", "1": "spleen"}}.')
     labels: dict[int, str] = {}
-    for key, entry in _with_numbers(raw).items():
-        value, name = _value_and_name(key, entry, where)
-        if value < 0:
-            raise ValueError(f'{where}: label value {value} of "{name}" is negative; number the classes from 0.')
+    for key, entry in raw.items():
+        by_value = isinstance(as_number(key), int)
+        value, name = (as_number(key), entry) if by_value else (as_number(entry), key)
+        named = isinstance(name, str | int) and str(name).strip() not in ("", "ignore")
+        if type(value) is not int or value < 0 or not named:
+            raise ValueError(
+                f"{where}: the label {reprlib.repr(key)}: {reprlib.repr(entry)} is no class; give every class a name "
+                'and a whole number from 0, as in {"1": "spleen"} or {"spleen": 1}, and set data.ignore to what is '
+                "ignored."
+            )
         if value in labels:
             raise ValueError(f'{where}: label value {value} is declared twice ("{labels[value]}", "{name}"); keep one.')
-        labels[value] = name
+        labels[value] = str(name)
     labels.setdefault(0, "background")
     if len(set(labels.values())) < len(labels):
         raise ValueError(f"{where}: two label values share a name ({labels}); give every class its own.")
@@ -82,26 +89,6 @@ def _with_numbers(raw: Mapping[str, object]) -> dict[str, Any]:
         else as_number(entry)
         for key, entry in raw.items()
     }
-
-
-def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
-    digits = key.strip()
-    if digits.removeprefix("-").isdecimal():
-        if len(digits) > _MAX_DIGITS:
-            raise ValueError(f"{where}: the label value {digits[:_MAX_DIGITS]}... is too large; number from 0.")
-        if not isinstance(entry, str | int) or not str(entry).strip():
-            raise ValueError(
-                f'{where}: label {digits} is named {entry!r}; write a name, as in {{"{digits}": "spleen"}}.'
-            )
-        return int(digits), str(entry)
-    if isinstance(entry, list):
-        raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
-    if isinstance(entry, bool) or not isinstance(entry, int):
-        value = int(key.strip().lower() != "background")
-        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"{value}": "{key}"}}.')
-    if key == "ignore":
-        raise ValueError(f'{where}: "ignore" is no class; leave it out here, and set data.ignore={entry} instead.')
-    return entry, key
 
 
 def split_ignore(raw: object, where: str) -> tuple[object, int | None]:

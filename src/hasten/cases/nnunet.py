@@ -138,15 +138,15 @@ def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Pat
     """The label value of each region, later ones over earlier ones; {} if the file has no "regions_class_order"."""
     if order is None:
         return {}
-    order = [as_number(value) for value in order] if isinstance(order, list) else order
-    fits = isinstance(order, list) and len(order) == len(regions)
-    if not fits or any(value not in values for value, values in zip(order, regions.values(), strict=True)):
+    values_of = [as_number(value) for value in order] if isinstance(order, list) else []
+    painted = dict(zip(regions, values_of, strict=False))
+    if len(values_of) != len(regions) or any(painted[name] not in values for name, values in regions.items()):
         example = [values[0] for values in regions.values()]
         raise ValueError(
             f'{path}: "regions_class_order" is {order!r}, but the {len(regions)} regions ({", ".join(regions)}) need '
             f"one of their own label values each, in that order, as in {example}."
         )
-    return dict(zip(regions, order, strict=True))
+    return {name: value for name, value in painted.items() if isinstance(value, int)}
 
 
 def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:

@@ -245,7 +245,8 @@ def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
             f"{shown(url)}: has no dataset.json that lists its cases; name a dataset.json, or a JSON or CSV list."
         ) from error
     base = parent(listed)
-    if suffix(listed) == ".csv" or "labels" not in load_json(path):
+    content = load_json(path) if suffix(listed) != ".csv" else None
+    if not isinstance(content, dict) or "labels" not in content:
         downloader.fetch_optional_list(join(base, "labels.json", shown(url)))
     return path, FileLocator(folder=downloader.folder / local_name(base), url=base, remote_dir=downloader.folder)
 

@@ -13,7 +13,7 @@ from hasten.cases.tiff import TIFF_ENDINGS, alpha_samples, open_tiff
 from hasten.files import replacing
 
 if TYPE_CHECKING:
-    from hasten.cases.slide.types import Slide
+    from hasten.cases.slide.open import Slide
 
 SECTION_PIXELS = 2**26
 """A TIFF with more pixels is read in parts."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.cases.case_lists import read_csv_list, read_decathlon, read_json_list
+from hasten.cases.case_lists import read_csv_list, read_json_list
 from hasten.cases.dicom import is_series
 from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.formats import check_regular, is_picture, read_file_header
@@ -119,7 +119,7 @@ def with_ignore(listing: Listing, value: int | None) -> Listing:
 def _read_listing(path: Path, place: FileLocator) -> Listing:
     if path.is_dir():
         listed = path / "dataset.json"
-        return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
+        return read_json_list(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
     check_regular(path, path)

@@ -159,9 +159,9 @@ def _stack_of(tiff: Any, path: Path) -> _Stack:
     except Exception as error:  # any error of a damaged file
         raise ValueError(f"{path}: its pages can't be read ({first_line(error)}); save it again.") from error
     if len(every) > 1:
-        kinds = " and ".join(f"{each.shape} {each.dtype}" for each in every[:2])
+        two = " and ".join(f"{each.shape} {each.dtype}" for each in every[:2])
         raise ValueError(
-            f"{path}: holds {len(every)} images, of {kinds}; a volume needs pages of one image, size and type: save "
+            f"{path}: holds {len(every)} images, of {two}; a volume needs pages of one image, size and type: save "
             "the others apart."
         )
     kinds = {"imagej": tiff.is_imagej, "ome": "<OME" in first.description[:2000]}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hasten.cases.regions import paint
 from hasten.cases.section import open_section, read_section_header, write_section
-from hasten.cases.slide.types import Slide
+from hasten.cases.slide.open import Slide
 from hasten.config.intensity import Scaling, scalings
 from hasten.prediction.blend import window_starts
 from hasten.prediction.foreground import size_warning

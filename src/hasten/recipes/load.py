@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hasten.config.load import refuse
-from hasten.config.validate import checked_as
-from hasten.config.yaml_file import Key, read_document
+from hasten.config.load import load_as
+from hasten.config.yaml_file import read_document
 from hasten.files import expanded
 from hasten.recipes.recipe import Recipe
 
@@ -31,16 +30,7 @@ def load_recipe(name: str | Path) -> Recipe:
     Raises ValueError: no such recipe (the nearest is named), or every mistake in the file, each with its line, its
     dotted path and a remedy.
     """
-    path = recipe_path(name)
-    document = read_document(path)
-    origins: dict[Key, str] = {
-        _typed_key(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
-    }
-    form_mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    recipe, mistakes = checked_as(Recipe, document.tree)
-    mistakes += _mistakes(recipe, mistakes)
-    refuse(form_mistakes, mistakes, origins, path)
-    return recipe
+    return load_as(Recipe, lambda recipe: list(_field_mistakes(recipe)), recipe_path(name))
 
 
 def recipe_path(name: str | Path) -> Path:
@@ -86,20 +76,6 @@ def merge_settings(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
         else:
             joined[name] = value
     return joined
-
-
-def _typed_key(key: Key) -> Key:
-    """Convert keys of labels to integers, as in the tree; the line numbers of the file have them as text."""
-    if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
-        return (key[0], int(key[1]), *key[2:])
-    return key
-
-
-def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """Errors that types cannot express, except for fields that have an error already."""
-    invalid = {at[0] for at, _ in type_mistakes}
-    located = [(tuple(message.partition(":")[0].split(".")), message) for message in _field_mistakes(recipe)]
-    return [(at, message) for at, message in located if at[0] not in invalid]
 
 
 def _field_mistakes(recipe: Recipe) -> Iterator[str]:

@@ -103,12 +103,8 @@ def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequen
 
 
 def _without_data(recipe: Recipe) -> str:
-    if recipe.twin is None and recipe.reduced is None:
-        return f"{recipe.name}: names no public data set; name yours with data.source=FOLDER"
-    return (
-        f"{recipe.name}: there is no public data set for it; `hasten recipe phantom {recipe.name} --to DIR` writes "
-        "phantoms, or name your data with data.source=FOLDER"
-    )
+    phantoms = f", or write phantoms (`hasten recipe phantom {recipe.name} --to DIR`)" if recipe.twin else ""
+    return f"{recipe.name}: names no public data set; name yours with data.source=FOLDER{phantoms}"
 
 
 def _is_overridden(dotted: str, overrides: Sequence[str]) -> bool:
