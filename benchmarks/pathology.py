@@ -42,7 +42,7 @@ _EPOCH = ("tiles.size=96", "tiles.stride=48", "tiles.tissue_downsample=8", "netw
 
 def reading(given: argparse.Namespace) -> Part:
     from hasten.cases.slide.open import installed
-    from hasten.cases.slide.phantom import make_phantom_slide, write_pyramid
+    from hasten.phantoms.slides import make_phantom_slide, write_pyramid
 
     count, rounds = (100, 2) if given.quick else (1000, 7)
     with tempfile.TemporaryDirectory() as folder:
@@ -61,13 +61,13 @@ def reading(given: argparse.Namespace) -> Part:
 
 def epoch(given: argparse.Namespace) -> Part:
     from hasten.cases.slide.listing import find_slides
-    from hasten.cases.slide.phantom import write_phantom_slides
     from hasten.pathology.config import load
     from hasten.pathology.tiles import pick_tiles, read_tiles
+    from hasten.phantoms.slides import write_phantom_slides
 
     slides, size, rounds = (2, 512, 1) if given.quick else (8, 1024, 5)
     with tempfile.TemporaryDirectory() as folder:
-        out = write_phantom_slides(Path(folder), num_slides=slides, size=(size, size))
+        out = write_phantom_slides(Path(folder), num_cases=slides, shape=(1, size, size))
         config = load(None, [f"data.source={out}", *_EPOCH])
         begin = time.perf_counter()
         picked = pick_tiles(find_slides(out), config)

@@ -32,8 +32,6 @@ class Format:
 FORMATS = (
     Format(name="nifti", ending=".nii"),
     Format(name="nifti-gz", ending=".nii.gz"),
-    Format(name="nifti-pair-header", ending=".hdr"),
-    Format(name="nifti-pair-voxels", ending=".hdr", part=".img"),
     Format(name="nrrd", ending=".nrrd"),
     Format(name="nhdr-header", ending=".nhdr"),
     Format(name="nhdr-voxels", ending=".nhdr", part=".raw.gz"),
@@ -56,15 +54,10 @@ def write_image(form: Format, source: Path, stem: Path) -> Path:
         from PIL import Image
 
         Image.open(source).convert("L").save(target)
-    elif form.ending in (".nii", ".hdr"):
+    elif form.ending == ".nii":
         import nibabel as nib
 
-        image = nib.load(source)
-        if form.ending == ".nii":
-            nib.save(image, target)
-        else:
-            nib.save(nib.Nifti1Pair(image.dataobj, image.affine), target)
-            return stem.with_name(f"{stem.name}.img")
+        nib.save(nib.load(source), target)
     elif form.ending == ".nii.gz":
         shutil.copy(source, target)
     elif form.name == "tiff-stack":
@@ -171,14 +164,13 @@ SPOILT: dict[str, tuple[Spoil, Expect]] = {
 }
 _HARMLESS = {
     # The voxels of a raw file may be any bytes, and what a slice or a picture lacks at its very end is padding.
-    ("nifti-pair-voxels", "random-bytes"), ("nifti-pair-voxels", "no-magic"),
     ("mhd-voxels", "random-bytes"), ("mhd-voxels", "no-magic"), ("dicom", "no-magic"),
     ("png", "cut-before-end"), ("jpeg", "cut-before-end"), ("nifti-gz", "surplus"),
-    ("tiff-stack", "cut-before-end"), ("tiff", "cut-before-end"), ("nifti-pair-header", "no-magic"),
+    ("tiff-stack", "cut-before-end"), ("tiff", "cut-before-end"),
 }  # fmt: skip
-_ALL_ZERO = {
-    (form, name) for form in ("nifti-pair-voxels", "mhd-voxels", "nhdr-voxels") for name in ("zeros", "endless-device")
-} - {("nhdr-voxels", "zeros")}
+_ALL_ZERO = {(form, name) for form in ("mhd-voxels", "nhdr-voxels") for name in ("zeros", "endless-device")} - {
+    ("nhdr-voxels", "zeros")
+}
 
 
 def _expected(form: Format, name: str, expect: Expect, verb: str) -> Expect:
@@ -193,8 +185,6 @@ def _spoilt(form: Format, spoil: Spoil, expect: Expect, verb: str, box: Box) -> 
     target = image
     if form.part:
         target = image.with_suffix("").with_name(CULPRIT + form.part)
-    elif form.ending == ".hdr":
-        target = image.with_suffix(".hdr")
     elif image.is_dir():
         target = image / "culprit-03.dcm"
     spoil(target)

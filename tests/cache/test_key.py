@@ -150,16 +150,6 @@ def test_content_tells_where_times_do_not(small: CaseSet) -> None:
     assert key_of(small, SPEC, content=True) != exact
 
 
-def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:
-    for name in ("pair.hdr", "pair.img"):
-        (tmp_path / name).write_text("")
-    for named, other in (("pair.hdr", "pair.img"), ("pair.img", "pair.hdr")):
-        one = replace(small, cases=(replace(small.cases[0], image=(tmp_path / named,)),))
-        before = keys(one)[0]
-        (tmp_path / other).write_text(named)
-        assert keys(one)[0] != before
-
-
 def test_a_link_counts_as_the_file_that_it_leads_to(small: CaseSet, tmp_path: Path) -> None:
     link = tmp_path / "link.nii"
     link.symlink_to(small.cases[0].image[0])

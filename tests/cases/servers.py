@@ -24,8 +24,6 @@ class Served:
     fail_status: int = 500
     stall: int = 0
     """So many downloads send half of what is asked for and then nothing, counted down."""
-    drip: bool = False
-    """Downloads send a byte every 10 ms."""
     truncate: int = 0
     """So many downloads send half of what they announce and then close, counted down."""
     ranges: bool = True
@@ -120,13 +118,6 @@ class _Handler(BaseHTTPRequestHandler):
         with served.lock:
             served.sent += len(part)
         try:
-            for each in part if served.drip else b"":
-                self.wfile.write(bytes([each]))
-                self.wfile.flush()
-                if served.ended.wait(0.01):
-                    return
-            if served.drip:
-                return
             self.wfile.write(part)
             self.wfile.flush()
             if stalls:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.cases import nifti
-from hasten.cases.nifti import read_nifti, read_nifti_header, read_nifti_region, write_label_nifti, write_nifti
+from hasten.cases.nifti import read_nifti, read_nifti_header, write_label_nifti, write_nifti
 
-HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
 DTYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32", "float64")
 
 
@@ -92,43 +91,6 @@ def save(path: Path, values: np.ndarray, affine: np.ndarray | None = None) -> Pa
     return path
 
 
-def test_unscaled_read_is_a_view_of_the_file(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.nii.gz", np.zeros((4, 5, 6), np.int16))
-    assert read_nifti(path).array.base is not None
-
-
-def test_channels_last_become_first(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(5, 4, 3, 2)).astype(np.float32)
-    volume = read_nifti(save(tmp_path / "brats.nii.gz", values))
-    assert volume.array.shape == (2, 3, 4, 5)
-    assert volume.array[1, 2, 3, 4] == values[4, 3, 2, 1]
-
-
-def test_vector_axis_is_channels_and_two_extra_axes_are_refused(tmp_path: Path) -> None:
-    assert read_nifti(save(tmp_path / "v.nii", np.zeros((5, 4, 3, 1, 2), np.uint8))).array.shape == (2, 3, 4, 5)
-    with pytest.raises(ValueError, match="at most one axis"):
-        read_nifti(save(tmp_path / "w.nii", np.zeros((5, 4, 3, 3, 2), np.uint8)))
-
-
-@pytest.mark.parametrize("name", ["pair.hdr", "pair.img"])
-def test_pair(tmp_path: Path, name: str) -> None:
-    values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
-    nib.save(nib.Nifti1Pair(values, np.diag([1, 2, 3, 1.0])), tmp_path / "pair.img")
-    volume = read_nifti(tmp_path / name)
-    np.testing.assert_array_equal(volume.array[0], values.T)
-    assert volume.spacing == (3, 2, 1)
-    assert read_nifti_header(tmp_path / name)[0] == (5, 4, 3)
-
-
-def test_many_gzip_members(tmp_path: Path) -> None:
-    values = np.arange(4000, dtype=np.int16).reshape(10, 20, 20)
-    data = save(tmp_path / "a.nii", values).read_bytes()
-    parts = (data[:100], data[100:400], data[400:])
-    (tmp_path / "b.nii.gz").write_bytes(b"".join(gzip.compress(part) for part in parts))
-    np.testing.assert_array_equal(read_nifti(tmp_path / "b.nii.gz").array[0], values.T)
-    assert read_nifti_header(tmp_path / "b.nii.gz")[0] == (20, 20, 10)
-
-
 def test_without_isal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nifti, "igzip", gzip)
     values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
@@ -156,20 +118,14 @@ BAD = {
     "short.nii": (_header()[:200], "inside its header"),
     "gz_of_text.nii.gz": (gzip.compress(b"hello"), "no NIfTI file"),
     "negative.nii": (_header(dim=[3, 4, -4, 4, 1, 1, 1, 1]), "impossible NIfTI header"),
-    "zero.nii": (_header(dim=[3, 4, 0, 4, 1, 1, 1, 1]), "impossible NIfTI header"),
     "datatype.nii": (_header(datatype=999), "impossible NIfTI header"),
     "complex.nii": (_header(datatype=32, bitpix=64), "voxels of type complex64"),
-    "offset.nii": (_header(vox_offset=16), "impossible NIfTI header"),
     "flat.nii": (_header(sform_code=1), "affine"),
     "quaternion.nii": (_header(qform_code=1, quatern_b=3), "orientation"),
     "one_axis.nii": (_header(dim=[1, 64, 1, 1, 1, 1, 1, 1]), r"dimensions \(64,\)"),
     "spacing.nii": (_header(pixdim=[1, 1, 1, 0, 1, 1, 1, 1]), r"spacing pixdim\[3\] is 0; set it"),
     "slope.nii": (_header(scl_slope=np.inf), "scaling"),
-    "inter.nii": (_header(scl_slope=1, scl_inter=np.inf), "scaling"),
-    "no_offset.nii": (_header(vox_offset=np.nan), "vox_offset nan"),
     "far.nii": (_header(vox_offset=np.inf), "vox_offset inf"),
-    "very_far.nii": (_header(vox_offset=1e30), r"vox_offset 1e\+30"),
-    "before.nii": (_header(vox_offset=-352), "vox_offset -352"),
 }
 
 
@@ -202,81 +158,25 @@ def test_truncated(tmp_path: Path) -> None:
         read_nifti(tmp_path / "c.nii.gz")
 
 
-TAMPERED = {
-    "fewer slices": lambda header: header.set_data_shape((8, 8, 6)),
-    "narrower voxels": lambda header: header.set_data_dtype(np.uint8),
-    "one volume of two": lambda header: header.set_data_shape((8, 8, 4)),
-}
-
-
-@pytest.mark.parametrize("change", TAMPERED)
-@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img", "a.img.gz"])
-def test_more_bytes_than_the_header_declares_are_refused(tmp_path: Path, name: str, change: str) -> None:
-    values = np.random.default_rng(0).integers(1, 1000, (8, 8, 8)).astype(np.int16)
-    path = tmp_path / name
-    nib.save((nib.Nifti1Pair if ".img" in name else nib.Nifti1Image)(values, np.eye(4)), path)
-    of_header = tmp_path / name.replace(".img", ".hdr")
-    packed = name.endswith(".gz")
-    data = of_header.read_bytes()
-    data = gzip.decompress(data) if packed else data
-    header = nib.Nifti1Header(data[:348])
-    TAMPERED[change](header)
-    data = header.binaryblock + data[348:]
-    of_header.write_bytes(gzip.compress(data) if packed else data)
-    end = (
-        int(header.get_data_offset()) * (".img" not in name) + np.prod(header.get_data_shape()) * header["bitpix"] // 8
-    )
-    for read in (read_nifti, lambda path: read_nifti_region(path, (0, 0, 0), (1, 1, 1))):
-        with pytest.raises(ValueError, match=f"end at byte {end}, but the file holds [0-9]+ bytes") as error:
-            read(path)
-        assert str(error.value).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img"])
-def test_zero_bytes_behind_the_voxels_are_padding(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+def test_only_padding_may_follow_the_voxels_that_the_header_declares(tmp_path: Path, name: str) -> None:
     values = np.arange(1, 61, dtype=np.int16).reshape(3, 4, 5)
-    nib.save((nib.Nifti1Pair if ".img" in name else nib.Nifti1Image)(values, np.eye(4)), tmp_path / name)
-    data = (tmp_path / name).read_bytes()
-    data = gzip.decompress(data) if name.endswith(".gz") else data
-    for padding, refused in ((bytes(7), False), (bytes(512), False), (bytes(513), True), (b"\0\0\1", True)):
-        padded = data + padding
-        (tmp_path / name).write_bytes(gzip.compress(padded) if name.endswith(".gz") else padded)
+    data = save(tmp_path / "whole.nii", values).read_bytes()
+    fewer = nib.Nifti1Header(data[:348])
+    fewer.set_data_shape((3, 4, 4))
+    for content, refused in (
+        (data + bytes(7), False),
+        (data + bytes(512), False),
+        (data + bytes(513), True),
+        (data + b"\0\0\1", True),
+        (fewer.binaryblock + data[348:], True),
+    ):
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         if refused:
-            with pytest.raises(ValueError, match=f"the file holds {len(padded)} bytes"):
+            with pytest.raises(ValueError, match=f"{name}: .* the file holds {len(content)} bytes"):
                 read_nifti(tmp_path / name)
         else:
             np.testing.assert_array_equal(read_nifti(tmp_path / name).array[0], values.T)
-
-
-def test_extensions_and_an_offset_of_zero(tmp_path: Path) -> None:
-    values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
-    image = nib.Nifti1Image(values, np.eye(4))
-    image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"scanner 7" * 20))
-    nib.save(image, tmp_path / "extended.nii")
-    np.testing.assert_array_equal(read_nifti(tmp_path / "extended.nii").array[0], values.T)
-    data = bytearray(save(tmp_path / "zero.nii", values).read_bytes())
-    data[108:112] = bytes(4)  # vox_offset, left out by some writers; the voxels follow the header all the same
-    (tmp_path / "zero.nii").write_bytes(data)
-    np.testing.assert_array_equal(read_nifti(tmp_path / "zero.nii").array[0], values.T)
-
-
-@pytest.mark.parametrize("offset", [np.nan, np.inf, -16])
-def test_a_pair_with_an_impossible_offset(tmp_path: Path, offset: float) -> None:
-    nib.save(nib.Nifti1Pair(np.ones((3, 4, 5), np.int16), np.eye(4)), tmp_path / "a.img")
-    data = bytearray((tmp_path / "a.hdr").read_bytes())
-    data[108:112] = np.array([offset], "<f4").tobytes()
-    (tmp_path / "a.hdr").write_bytes(data)
-    for read in (read_nifti, read_nifti_header):
-        with pytest.raises(ValueError, match=r"a.hdr: "):
-            read(tmp_path / "a.hdr")
-
-
-def test_missing(tmp_path: Path) -> None:
-    for read in (read_nifti, read_nifti_header):
-        with pytest.raises(ValueError, match=r"gone.nii.gz: .*cannot be read"):
-            read(tmp_path / "gone.nii.gz")
-        with pytest.raises(ValueError, match=r"gone.hdr: cannot be read"):
-            read(tmp_path / "gone.hdr")
 
 
 @settings(max_examples=25, deadline=None)
@@ -343,27 +243,6 @@ def test_affine_is_in_mm_and_is_written_back_in_the_unit_of_the_source(
     np.testing.assert_allclose(read_nifti(written).affine, affine, rtol=1e-5)
 
 
-def test_an_unknown_unit_of_length_counts_as_mm(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.nii", np.zeros((5, 4, 3), np.uint8), np.diag([2.0, 3.0, 4.0, 1.0]))
-    data = bytearray(path.read_bytes())
-    data[123] = 7
-    path.write_bytes(data)
-    assert read_nifti(path).spacing == (4.0, 3.0, 2.0)
-
-
-def test_label_like_other_kinds_of_header(tmp_path: Path) -> None:
-    affine = np.diag([-2.0, 3.0, 4.0, 1.0])
-    values = np.zeros((5, 4, 3), np.int16)
-    nib.save(nib.Nifti2Image(values, affine), tmp_path / "two.nii")
-    nib.save(nib.Nifti1Pair(values, affine), tmp_path / "pair.hdr")
-    (tmp_path / "big.nii").write_bytes(nifti_bytes(values, affine, big=True, slope=1, inter=0))
-    label = np.arange(60).reshape(3, 4, 5)
-    for name in ("two.nii", "pair.hdr", "big.nii"):
-        volume = read_nifti(write_label_nifti(tmp_path / "out.nii.gz", label, affine, tmp_path / name))
-        np.testing.assert_array_equal(volume.array[0], label)
-        np.testing.assert_allclose(volume.affine, affine)
-
-
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_label_nifti(tmp_path / "a.nii.gz", np.ones((2, 2, 2), np.uint8), np.eye(4))
     before = path.read_bytes()
@@ -376,24 +255,6 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         write_label_nifti(path, np.zeros((2, 2, 2), np.uint8), np.eye(4))
     assert [p.name for p in tmp_path.iterdir()] == ["a.nii.gz"]
     assert path.read_bytes() == before
-
-
-def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
-    path = tmp_path / f"{'a' * 248}.nii.gz"
-    assert write_label_nifti(path, np.zeros((2, 2, 2), np.uint8), np.eye(4)).is_file()
-
-
-def test_write_refuses_other_names(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"end it in .nii.gz"):
-        write_label_nifti(tmp_path / "a.png", np.zeros((2, 2, 2), np.uint8), np.eye(4))
-
-
-@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no hippocampus data here")
-def test_hippocampus_agrees_with_nibabel() -> None:
-    for path in sorted(HIPPOCAMPUS.glob("*Tr/*.nii.gz"))[::20]:
-        volume = read_nifti(path)
-        np.testing.assert_array_equal(volume.array, reference(path))
-        np.testing.assert_array_equal(volume.affine, nib.load(path).affine)
 
 
 @pytest.mark.parametrize("name", ["label.nii", "label.nii.gz"])
@@ -411,15 +272,13 @@ def test_an_axis_that_nifti_1_cant_count_is_written_as_nifti_2(tmp_path: Path, n
         assert np.array_equal(read_nifti(written).affine, affine)
 
 
-@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img"])
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
 @pytest.mark.parametrize("colours", ["RGB", "RGBA"])
 def test_a_coloured_voxel_is_three_channels(tmp_path: Path, name: str, colours: str) -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 5, 6, len(colours)), np.uint8)
     voxels = values.view([(colour, "u1") for colour in colours])[..., 0]
-    image = (nib.Nifti1Pair if name.endswith("img") else nib.Nifti1Image)(voxels, np.eye(4))
+    image = nib.Nifti1Image(voxels, np.eye(4))
     nib.save(image, tmp_path / name)
     expected = values[..., :3].T
     assert np.array_equal(read_nifti(tmp_path / name).array, expected)
     assert read_nifti_header(tmp_path / name)[:2] == ((6, 5, 4), 3)
-    region = read_nifti_region(tmp_path / name, (1, 2, 0), (2, 2, 3)).array
-    assert np.array_equal(region, expected[:, 1:3, 2:4, :3])

@@ -87,23 +87,10 @@ def test_colour_pictures_are_one_file_of_three_channels(tmp_path: Path) -> None:
     cases = load_case_set(tmp_path)
     assert (cases.spatial_dims, cases.channels, cases.cases[0].id) == (2, ("R", "G", "B"), "img-1")
     listed(tmp_path, file_ending=".png", labels={"background": 0, "road": 1})
-    with pytest.raises(ValueError, match=r"img-1_0000.png: holds 3 channels, .* 2 \(T2, ADC\)"):
+    with pytest.raises(
+        ValueError, match=r"img-1_0000.png: case img-1 has .* of 3 channels each, .* names the channels T2, ADC"
+    ):
         load_case_set(tmp_path)
-
-
-def test_files_without_channel_numbers_are_cases_if_none_has_one(tmp_path: Path) -> None:
-    for name in ("a", "b_1"):
-        volume(tmp_path / f"imagesTr/{name}.nii.gz")
-        volume(tmp_path / f"labelsTr/{name}.nii.gz", 1)
-    assert [case.id for case in load_case_set(listed(tmp_path, channel_names={"0": "CT"})).cases] == ["a", "b_1"]
-
-
-def test_gray_pictures_with_a_file_per_channel(tmp_path: Path) -> None:
-    for channel in range(2):
-        picture(tmp_path / f"imagesTr/cell_{channel:04d}.tif", np.full((8, 9), channel, np.uint8))
-    picture(tmp_path / "labelsTr/cell.tif", np.ones((8, 9), np.uint8))
-    cases = load_case_set(listed(tmp_path, file_ending=".tif", numTraining=1))
-    assert (cases.spatial_dims, len(cases.cases[0].image)) == (2, 2)
 
 
 def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
@@ -128,32 +115,9 @@ def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
             read_image(cases.cases[0])
 
 
-def test_cases_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume(tmp_path / "elsewhere/a_t2.nii.gz")
-    volume(tmp_path / "elsewhere/a_adc.nii.gz")
-    volume(tmp_path / "elsewhere/seg.nii.gz", 1)
-    monkeypatch.setenv("SCANS", str(tmp_path / "elsewhere"))
-    entry = {"images": ["../elsewhere/a_t2.nii.gz", "$SCANS/a_adc.nii.gz"], "label": "../elsewhere/seg.nii.gz"}
-    folder = listed(tmp_path / "Dataset001_A", dataset={"A": entry, "B": entry})
-    cases = load_case_set(folder)
-    assert [case.id for case in cases.cases] == ["A", "B"]
-    assert [path.resolve().name for path in cases.cases[0].image] == ["a_t2.nii.gz", "a_adc.nii.gz"]
-    listed(folder, dataset={"A": entry, "B": {**entry, "images": entry["images"][:1]}})
-    with pytest.raises(ValueError, match=r"dataset\[B\]: names 1 image files, but the first case, A, 2"):
-        load_case_set(folder)
-    listed(folder, dataset={"A": {"images": "a.nii.gz", "label": "b"}})
-    with pytest.raises(ValueError, match=r'dataset\[A\]: "images" must be a list'):
-        load_case_set(folder)
-
-
-def test_a_remote_list_learns_nothing_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", "token")
-    content = {**HEAD, "dataset": {"A": {"images": ["$SECRET.nii.gz"], "label": "l.nii.gz"}}}
+def test_a_remote_set_without_a_list_is_refused(tmp_path: Path) -> None:
     place = FileLocator(folder=tmp_path, url="https://example.org/set", remote_dir=tmp_path)
-    result = read_nnunet(tmp_path / "dataset.json", content, place)
-    assert "token" not in repr(result.remote)
-    assert "SECRET" in result.remote[0].url
-    with pytest.raises(ValueError, match=r'lists no files, which a remote source must; add "dataset"'):
+    with pytest.raises(ValueError, match="lists no files, which a remote source must"):
         read_nnunet(tmp_path / "dataset.json", {**HEAD, "file_ending": ".nii.gz"}, place)
 
 
@@ -176,16 +140,6 @@ def test_the_label_to_ignore_is_no_class(tmp_path: Path) -> None:
     assert (cases.ignore, list(cases.regions)) == (4, ["whole tumour", "tumour core", "enhancing"])
     assert 4 not in cases.labels
     assert load_case_set(raw_set(tmp_path)).ignore is None
-
-
-def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
-    raw_set(tmp_path)
-    entries = [{"image": f"imagesTr/{name}_0000.nii.gz", "label": f"labelsTr/{name}.nii.gz"} for name in
-               ("prostate_00", "prostate_01")]  # fmt: skip
-    described = {"labels": {"background": 0, "PZ": 1, "ignore": 2}, "channel_names": {"0": "T2"}, "training": entries}
-    (tmp_path / "dataset.json").write_text(json.dumps(described))
-    cases = load_case_set(tmp_path)
-    assert (cases.labels, cases.ignore) == ({0: "background", 1: "PZ"}, 2)
 
 
 V1 = {"channel_names": None, "file_ending": None, "modality": {"0": "T2", "1": "ADC"}, "labels": {"0": "bg", "1": "a"}}
@@ -216,7 +170,7 @@ def test_a_list_that_names_cases_rather_than_files(tmp_path: Path, changes: dict
     assert sorted(cases.labels) == [0, 1, 2] if changes.get("labels") is not V1["labels"] else [0, 1]
     assert cases.folds == ({"prostate_00": 0, "prostate_01": 1} if folds else {})
     (tmp_path / "imagesTr/prostate_01_0001.nii.gz").unlink()
-    with pytest.raises(ValueError, match=r"prostate_01_0001\.nii\.gz: does not exist, but case prostate_01 needs"):
+    with pytest.raises(ValueError, match=r"case prostate_01 has .* need .*prostate_01_0001\.nii\.gz"):
         load_case_set(tmp_path)
 
 
@@ -230,16 +184,6 @@ def test_numbered_patients_of_several_modalities_are_no_channels(tmp_path: Path)
     listing = find_listing(listed(tmp_path, **described))
     assert [case.id for case in listing.cases] == list(names)
     assert [[path.stem for path in case.image] for case in listing.cases] == [[f"{name}.nii"] for name in names]
-
-
-def test_one_channel_of_a_list_of_the_first_version(tmp_path: Path) -> None:
-    for name in ("imagesTr/la_000_0000", "labelsTr/la_000", "imagesTr/b", "labelsTr/b"):
-        volume(tmp_path / f"{name}.nii.gz")
-    entries = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in ("la_000", "b")]
-    described = {"modality": {"0": "MRI"}, "labels": {"0": "background", "1": "a"}, "training": entries}
-    (tmp_path / "dataset.json").write_text(json.dumps(described))
-    images = [case.image for case in load_case_set(tmp_path).cases]
-    assert images == [(tmp_path / "imagesTr/la_000_0000.nii.gz",), (tmp_path / "imagesTr/b.nii.gz",)]
 
 
 def test_cases_that_a_left_over_list_lacks_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,6 +205,7 @@ def test_label_values_that_are_text(tmp_path: Path) -> None:
     [
         ({"channel_names": None}, 'has no "channel_names"'),
         ({"labels": None}, 'has no "labels"'),
+        ({"dataset": {}}, 'lists its cases under "dataset"; write them as a list "training"'),
         ({"labels": {"background": 0, "a": 1, "ignore": 1}}, 'the label "ignore" has the value 1, and so has "a"'),
         ({"labels": {**BRATS, "ignore": 2}, "regions_class_order": [1, 2, 3]}, 'so has "whole tumour"; give it the'),
         ({"labels": {"background": 0, "a": 1, "ignore": [2, 3]}}, r'label "ignore" is \[2, 3\]; give it one value'),
@@ -271,12 +216,11 @@ def test_label_values_that_are_text(tmp_path: Path) -> None:
         ({"labels": {"background": 0, "a": ["x"]}}, r'label "a" is \[\'x\'\]; give'),
         ({"labels": {"background": 0, "a": []}}, r'label "a" is \[\]; give'),
         ({"labels": BRATS, "regions_class_order": [1, 2]}, r'"regions_class_order" is \[1, 2\], but the 3 regions'),
-        ({"labels": BRATS, "regions_class_order": [3, 1, 2]}, 'paints the region "tumour core" with 1, which is not'),
+        ({"labels": BRATS, "regions_class_order": [3, 1, 2]}, 'need one of their own label values each'),
         ({"numTraining": 3}, '"numTraining" is 3, but 2 training cases were found'),
         ({"file_ending": ".npy"}, r'"file_ending" is ".npy", but the kinds read are .nii.gz'),
-        ({"file_ending": ".nrrd"}, r"no file .*ends in .nrrd.*ends in .nii.gz"),
-        ({"channel_names": {"0": "T2"}}, r"prostate_00_0001.nii.gz: is a channel more than .* 1 \(T2\)"),
-        ({"channel_names": {"0": "A", "1": "B", "2": "C"}}, r"prostate_00_0002.nii.gz: does not exist, .* \(A, B, C\)"),
+        ({"channel_names": {"0": "T2"}}, r"case prostate_00 has prostate_00_0000.nii.gz, prostate_00_0001.nii.gz of"),
+        ({"channel_names": {"0": "A", "1": "B", "2": "C"}}, r"names the channels A, B, C, .*prostate_00_0002.nii.gz"),
     ],
 )  # fmt: skip
 def test_bad_dataset_json(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
@@ -288,19 +232,19 @@ def test_bad_dataset_json(tmp_path: Path, changes: dict[str, Any], what: str) ->
 def test_a_channel_that_one_case_lacks(tmp_path: Path) -> None:
     folder = raw_set(tmp_path)
     (folder / "imagesTr/prostate_01_0000.nii.gz").unlink()
-    with pytest.raises(ValueError, match=r"imagesTr/prostate_01_0000.nii.gz: .*case prostate_01 needs"):
+    with pytest.raises(ValueError, match=r"case prostate_01 has prostate_01_0001.nii.gz"):
         load_case_set(folder)
 
 
 def test_label_maps_and_images_that_lack_each_other(tmp_path: Path) -> None:
     folder = raw_set(tmp_path)
     moved = (folder / "labelsTr/prostate_01.nii.gz").rename(folder / "labelsTr/prostate_09.nii.gz")
-    with pytest.raises(ValueError, match=r"labelsTr/prostate_01.nii.gz: does not exist; add"):
+    with pytest.raises(ValueError, match=r"2 images have no label map .*: prostate_01_0000.nii.gz"):
         load_case_set(folder)
     volume(folder / "labelsTr/prostate_01.nii.gz")
-    with pytest.raises(ValueError, match=r"1 label maps have no image in imagesTr/: prostate_09.nii.gz"):
+    with pytest.raises(ValueError, match=r"1 label maps have no image .*: prostate_09.nii.gz"):
         load_case_set(folder)
-    moved.unlink()
+    moved.rename(folder / "labelsTr/whole.nii.gz")
     volume(folder / "imagesTr/whole.nii.gz")
-    with pytest.raises(ValueError, match=r"whole.nii.gz: .*channel number.*rename .*whole_0000.nii.gz"):
+    with pytest.raises(ValueError, match=r"case whole has whole.nii.gz .*whole_0000.nii.gz"):
         load_case_set(folder)

@@ -35,14 +35,6 @@ def test_header_agrees_with_the_pixels(tmp_path: Path, mode: str) -> None:
     assert (num_channels, *shape) == array.shape == (expected, 1, 5, 7)
 
 
-def test_alpha_is_dropped(tmp_path: Path) -> None:
-    alpha = np.full((3, 4, 1), 9, np.uint8)
-    Image.fromarray(np.concatenate([COLOUR, alpha], 2)).save(tmp_path / "rgba.png")
-    np.testing.assert_array_equal(read_file(tmp_path / "rgba.png").array, COLOUR.transpose(2, 0, 1)[:, None])
-    Image.fromarray(np.stack([GRAY, GRAY * 0 + 9], 2), "LA").save(tmp_path / "la.png")
-    np.testing.assert_array_equal(read_file(tmp_path / "la.png").array, GRAY[None, None])
-
-
 @pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
 def test_16_bit_is_kept(tmp_path: Path, name: str) -> None:
     values = np.array([[0, 300, 65535]], np.uint16)
@@ -50,15 +42,6 @@ def test_16_bit_is_kept(tmp_path: Path, name: str) -> None:
     array = read_file(tmp_path / name).array
     assert array.dtype == np.uint16
     np.testing.assert_array_equal(array[0, 0], values)
-
-
-def test_float_and_bilevel(tmp_path: Path) -> None:
-    Image.fromarray(np.array([[0.5, -2.0]], np.float32)).save(tmp_path / "f.tif")
-    np.testing.assert_array_equal(read_file(tmp_path / "f.tif").array[0, 0], [[0.5, -2.0]])
-    Image.fromarray(np.array([[True, False]])).save(tmp_path / "b.png")
-    array = read_file(tmp_path / "b.png").array
-    assert array.dtype == np.uint8
-    np.testing.assert_array_equal(array[0, 0], [[1, 0]])
 
 
 def test_palette_is_colour_in_an_image_and_index_in_a_label(tmp_path: Path) -> None:
@@ -85,19 +68,10 @@ def test_exif_orientation_is_applied_as_by_viewers(tmp_path: Path, name: str, or
     assert read_file_header(tmp_path / name)[0] == array.shape[1:]
 
 
-def test_exif_behind_the_pixels_and_damaged_exif(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    for name, content in (("behind", exif.tobytes()[6:]), ("damaged", b"MMxx")):
-        Image.fromarray(GRAY).save(tmp_path / "a.png")
-        data = (tmp_path / "a.png").read_bytes()
-        body = b"eXIf" + content
-        chunk = len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-        (tmp_path / f"{name}.png").write_bytes(data[:-12] + chunk + data[-12:])
-    turned, stored = (read_file(tmp_path / name).array for name in ("behind.png", "damaged.png"))
-    np.testing.assert_array_equal(turned[0, 0], np.rot90(GRAY, -1))
-    np.testing.assert_array_equal(stored[0, 0], GRAY)
-    assert read_file_header(tmp_path / "behind.png")[0] == (1, 4, 3)
+def test_damaged_exif_is_ignored(tmp_path: Path) -> None:
+    Image.fromarray(GRAY).save(tmp_path / "a.png", exif=b"MMxx")
+    np.testing.assert_array_equal(read_file(tmp_path / "a.png").array[0, 0], GRAY)
+    assert read_file_header(tmp_path / "a.png")[0] == (1, 3, 4)
 
 
 LABEL = Image.fromarray(np.kron(np.eye(8, dtype=np.uint8), np.full((5, 5), 200, np.uint8)))
@@ -154,10 +128,3 @@ def test_16_bit_colour_is_refused_rather_than_cut(tmp_path: Path) -> None:
 def _with_header_checksum(data: bytearray) -> bytes:
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     return bytes(data)
-
-
-def test_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.fromarray(GRAY).save(tmp_path / "a.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2)
-    with pytest.raises(ValueError, match="cut it into tiles"):
-        read_file(tmp_path / "a.png")

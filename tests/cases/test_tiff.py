@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hasten.cases.formats import is_picture, read_file, read_file_header
-from hasten.cases.picture import read_picture
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
 from hasten.cases.tiff import is_stack
 from hasten.cases.types import Case
-from hasten.prediction.inputs import find_cases
 
 
 def write(path: Path, array: np.ndarray, **options: Any) -> None:
@@ -95,25 +93,21 @@ def test_every_sample_is_a_channel_but_opacity(
     assert (num_channels, *shape) == expected.shape
 
 
-def test_pages_that_may_be_either_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.tif", voxels(shape=(2, 3, 4, 5)))
+@pytest.mark.parametrize("axes", [None, "TZYX", "QZYX"])
+def test_axes_that_are_no_volume_are_refused(tmp_path: Path, axes: str | None) -> None:
+    write(tmp_path / "a.tif", voxels(shape=(2, 3, 4, 5)), **({"metadata": {"axes": axes}} if axes else {}))
     for read in (read_file, read_file_header):
-        with pytest.raises(ValueError, match=r"a\.tif: holds 2 x 3 pages, .*metadata=\{'axes': 'ZCYX'\}"):
+        with pytest.raises(ValueError, match=r"a\.tif: has the axes .*metadata=\{'axes': 'ZCYX'\}"):
             read(tmp_path / "a.tif")
 
 
-@pytest.mark.parametrize("axes", ["YXC", "YXZ", "YCX"])
-def test_rows_that_are_pages_are_refused(tmp_path: Path, axes: str) -> None:
-    write(tmp_path / "a.tif", voxels(shape=(6, 5, 4)), metadata={"axes": axes})
-    for read in (read_file, read_file_header):
-        with pytest.raises(ValueError, match=rf"a\.tif: calls its axes {axes}, but its pages are \(5, 4\)"):
-            read(tmp_path / "a.tif")
-
-
-def test_complex_voxels_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.tif", np.ones((4, 5), np.complex64))
-    with pytest.raises(ValueError, match=r"a\.tif: stores voxels of complex64; save it as float32"):
-        read_file(tmp_path / "a.tif")
+@pytest.mark.parametrize(("axes", "shape"), [("YXC", (4, 1, 6, 5)), ("YXZ", (1, 4, 6, 5)), ("YCX", (5, 1, 6, 4))])
+def test_axes_count_as_they_are_called(tmp_path: Path, axes: str, shape: tuple[int, ...]) -> None:
+    values = voxels(shape=(6, 5, 4))
+    write(tmp_path / "a.tif", values, metadata={"axes": axes})
+    order = [axes.index(letter) for letter in ("C" if "C" in axes else "Z") + "YX"]
+    np.testing.assert_array_equal(read_file(tmp_path / "a.tif").array, values.transpose(order).reshape(shape))
+    assert read_file_header(tmp_path / "a.tif")[:2] == (shape[1:], shape[0])
 
 
 def test_a_missing_codec_is_named(tmp_path: Path) -> None:
@@ -123,14 +117,6 @@ def test_a_missing_codec_is_named(tmp_path: Path) -> None:
     text = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stderr
     assert "a.tif: its LZW data can't be decoded" in text
     assert "imagecodecs" in text
-
-
-@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "raw", "packbits"])
-def test_stacks_that_pillow_writes(tmp_path: Path, compression: str) -> None:
-    array = voxels("uint16")
-    first, *others = (Image.fromarray(page) for page in array)
-    first.save(tmp_path / "case.tiff", save_all=True, append_images=others, compression=compression)
-    assert np.array_equal(read_file(tmp_path / "case.tiff").array, array[None])
 
 
 @pytest.mark.parametrize(("dtype", "compression"), [("bool", None), ("bool", "packbits"), ("uint8", "packbits")])
@@ -149,12 +135,6 @@ def test_pages_are_turned_upright(tmp_path: Path) -> None:
     array = read_file(tmp_path / "a.tif").array
     np.testing.assert_array_equal(array[0], np.rot90(values, -1, (1, 2)))
     assert read_file_header(tmp_path / "a.tif")[0] == array.shape[1:]
-
-
-def test_bilevel_pages_of_a_fax_are_those_stored(tmp_path: Path) -> None:
-    Image.fromarray(np.eye(9, dtype=bool)).save(tmp_path / "a.tif", compression="group4", tiffinfo={262: 0})
-    stored = tifffile.imread(tmp_path / "a.tif")
-    np.testing.assert_array_equal(read_file(tmp_path / "a.tif").array[0, 0], stored)
 
 
 def test_a_palette_is_indices_in_a_label(tmp_path: Path) -> None:
@@ -188,19 +168,6 @@ def test_sizes_without_a_known_unit_are_none(tmp_path: Path, about: dict[str, An
     assert np.array_equal(read_file(tmp_path / "case.tif").affine, np.eye(4))
 
 
-def test_the_resolution_of_a_printer_is_no_voxel_size(tmp_path: Path) -> None:
-    write(tmp_path / "case.tif", voxels(), resolution=(300, 300), resolutionunit="INCH")
-    assert np.array_equal(read_file(tmp_path / "case.tif").affine, np.eye(4))
-
-
-def test_channels_of_an_imagej_hyperstack(tmp_path: Path) -> None:
-    array = voxels(shape=(3, 2, 4, 5))
-    path = tmp_path / "case.tif"
-    write(path, array, imagej=True, metadata={"axes": "ZCYX"})
-    assert np.array_equal(read_file(path).array, array.swapaxes(0, 1))
-    assert read_file_header(path)[:2] == ((3, 4, 5), 2)
-
-
 OME_SIZES = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 500.0, "PhysicalSizeYUnit": "nm", "PhysicalSizeZ": 0.002,
              "PhysicalSizeZUnit": "mm"}  # fmt: skip
 
@@ -214,22 +181,6 @@ def test_channels_and_voxel_sizes_of_ome(tmp_path: Path, axes: str) -> None:
     assert np.array_equal(text.array, array.swapaxes(0, 1) if axes == "ZCYX" else array)
     assert text.spacing == pytest.approx((2e-3, 0.5e-3, 0.25e-3))
     assert read_file_header(path)[:2] == ((3, 4, 5), 2)
-
-
-def test_colour_in_ome(tmp_path: Path) -> None:
-    array = voxels("uint8", (3, 4, 5, 3))
-    write(tmp_path / "case.ome.tif", array, photometric="rgb", metadata={"axes": "ZYXS"})
-    assert np.array_equal(read_file(tmp_path / "case.ome.tif").array, np.moveaxis(array, -1, 0))
-
-
-def test_time_series_are_refused(tmp_path: Path) -> None:
-    array = voxels(shape=(2, 3, 4, 5))
-    write(tmp_path / "ij.tif", array, imagej=True, metadata={"axes": "TZYX"})
-    write(tmp_path / "a.ome.tif", array, metadata={"axes": "TZYX"})
-    for name in ("ij.tif", "a.ome.tif"):
-        for read in (read_file, read_file_header):
-            with pytest.raises(ValueError, match=rf"{name}: is a time series of 2 frames; save each frame"):
-                read(tmp_path / name)
 
 
 OME = '<OME xmlns="x"><Image><Pixels DimensionOrder="XYZCT" SizeX="5" SizeY="4" SizeZ="{z}" SizeC="1" SizeT="1">{more}'
@@ -253,28 +204,13 @@ def test_descriptions_that_do_not_fit(tmp_path: Path, text: str) -> None:
             read(tmp_path / "case.tif")
 
 
-def test_an_imagej_stack_beyond_4_gb_is_not_taken_for_its_first_page(tmp_path: Path) -> None:
-    """ImageJ lists one page and puts the others behind it."""
-    about = "ImageJ=1.54\nimages=3\nslices=3\n"
-    write(tmp_path / "case.tif", voxels()[0], description=about, metadata=None)
-    with pytest.raises(ValueError, match="description does not fit its 1 pages"):
-        read_file(tmp_path / "case.tif")
-
-
 @pytest.mark.parametrize("odd", [voxels(shape=(4, 6)), voxels("uint8", (4, 5)), voxels("uint8", (4, 5, 3))])
 def test_the_page_that_differs_is_named(tmp_path: Path, odd: np.ndarray) -> None:
     with tifffile.TiffWriter(tmp_path / "case.tif") as writer:
         for page in (voxels()[0], voxels()[1], odd):
             writer.write(page, metadata=None, photometric="rgb" if page.ndim == 3 else "minisblack")
-    with pytest.raises(ValueError, match=r"case\.tif: page 3 .*page 1 is \(4, 5\) .*1 x uint16"):
+    with pytest.raises(ValueError, match=r"case\.tif: holds [23] images, of .*uint16 and"):
         read_file(tmp_path / "case.tif")
-
-
-def test_what_is_no_tiff_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "text.tif").write_text("no picture")
-    for name in ("text.tif", "gone.tif"):
-        with pytest.raises(ValueError, match=name):
-            read_file(tmp_path / name)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF", "ignore:Truncated File Read")
@@ -330,12 +266,6 @@ def test_a_label_that_states_no_voxel_size_fits(tmp_path: Path) -> None:
         assert read_label(case, {0: "background", 1: "cell"}, read_image(case)).shape == (3, 4, 5)
 
 
-def test_a_label_that_states_another_voxel_size_is_refused(tmp_path: Path) -> None:
-    case = _write_pair(tmp_path, _in_um(2), _in_um(3))
-    with pytest.raises(ValueError, match=r"label\.tif: its affine differs"):
-        read_label(case, {0: "background", 1: "cell"}, read_image(case))
-
-
 def _source(folder: Path, *, deep: list[bool]) -> Path:
     for name in ("images", "labels"):
         (folder / name).mkdir()
@@ -345,35 +275,13 @@ def _source(folder: Path, *, deep: list[bool]) -> Path:
     return folder
 
 
-def test_stacks_are_a_3d_source_and_single_pages_a_2d_one(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "flat").mkdir()
-    assert load_case_set(_source(tmp_path / "deep", deep=[True, True])).spatial_dims == 3
-    assert load_case_set(_source(tmp_path / "flat", deep=[False, False])).spatial_dims == 2
-
-
 @pytest.mark.parametrize(("deep", "what"), [([True, False], "a 2-D picture"), ([False, True], "a 3-D image")])
 def test_stacks_and_single_pages_do_not_mix(tmp_path: Path, deep: list[bool], what: str) -> None:
     with pytest.raises(ValueError, match=rf"images/1\.tif: is {what}"):
         load_case_set(_source(tmp_path, deep=deep))
 
 
-def test_inputs_of_a_prediction_are_told_apart(tmp_path: Path) -> None:
-    images = _source(tmp_path, deep=[True, False]) / "images"
-    assert [case.id for case in find_cases([images / "0.tif"], ["image"], 3)] == ["0"]
-    with pytest.raises(ValueError, match=r"0\.tif: a 3-D image of shape \(3, 4, 5\)"):
-        find_cases([images], ["image"], 2)
-    with pytest.raises(ValueError, match=r"1\.tif: a 2-D picture"):
-        find_cases([images], ["image"], 3)
-
-
 def test_an_imagej_stack_beyond_4_gb_is_read_whole(tmp_path: Path) -> None:
     """ImageJ lists one page and puts the others behind it."""
     write(tmp_path / "case.tif", voxels(), imagej=True, metadata={"axes": "ZYX"}, truncate=True)
     assert np.array_equal(read_file(tmp_path / "case.tif").array, voxels()[None])
-
-
-def test_a_tiff_under_another_name(tmp_path: Path) -> None:
-    write(tmp_path / "a.png", voxels())
-    with pytest.raises(ValueError, match=r"a\.png: is a TIFF; give its name the ending \.tif"):
-        read_picture(tmp_path / "a.png")

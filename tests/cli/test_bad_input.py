@@ -140,7 +140,7 @@ SPOILED: dict[str, tuple[Callable[[Path], Path], Callable[[Path], object], tuple
     "label of another shape": (
         label_of,
         lambda path: rewrite(path, lambda label: label[:-1]),
-        ("phantom_001.nii.gz", "(8, 16, 15)", "(8, 16, 16)", "resample the label"),
+        ("phantom_001.nii.gz", "(8, 16, 15)", "(8, 16, 16)", "resample it onto"),
     ),
     "label of another affine": (label_of, turn, ("affine of 1 file differs", "resample them")),
     "undeclared value": (

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.cases.slide.phantom import write_phantom_slides
 from hasten.pathology.compose import predict_slides
 from hasten.pathology.config import ColourConfig, load
 from hasten.pathology.run import train_detection
 from hasten.pathology.tiles import TileSet, make_batches
+from hasten.phantoms.slides import write_phantom_slides
 from tests.pathology.conftest import SETTINGS
 
 
@@ -28,7 +28,7 @@ def test_tiles_on_the_host_and_on_the_gpu_make_the_same_batches() -> None:
 
 def test_a_run_on_the_gpu_predicts_on_the_cpu_too(tmp_path: Path) -> None:
     pytest.importorskip("imagecodecs")
-    phantoms = write_phantom_slides(tmp_path / "slides", num_slides=5, size=(512, 512), num_levels=3, seed=1)
+    phantoms = write_phantom_slides(tmp_path / "slides", num_cases=5, shape=(1, 512, 512), num_levels=3, seed=1)
     config = load(None, [f"data.source={phantoms}", *SETTINGS, "train.device=cuda"])
     train_detection(config, tmp_path / "run")
     slide = phantoms / "slides" / "phantom_002.tif"

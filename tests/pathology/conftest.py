@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.slide.phantom import write_phantom_slides
 from hasten.pathology.config import DetectionConfig, load
+from hasten.phantoms.slides import write_phantom_slides
 
 SETTINGS = (
     "tiles.size=48", "tiles.stride=32", "tiles.tissue_downsample=4", "tiles.num_threads=2", "network.width=4",
@@ -19,7 +19,9 @@ SETTINGS = (
 @pytest.fixture(scope="session")
 def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five slides of 512 pixels, one of them for validation, one without a lesion."""
-    return write_phantom_slides(tmp_path_factory.mktemp("slides"), num_slides=5, size=(512, 512), num_levels=3, seed=1)
+    return write_phantom_slides(
+        tmp_path_factory.mktemp("slides"), num_cases=5, shape=(1, 512, 512), num_levels=3, seed=1
+    )
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import SlideCase
-from hasten.cases.slide.phantom import write_pyramid
 from hasten.pathology.config import DetectConfig
 from hasten.pathology.evaluate import froc_content, lesions_of, lesions_on, major_axes, on_slide, suppress
+from hasten.phantoms.slides import write_pyramid
 
 measure = pytest.importorskip("skimage.measure")
 

@@ -92,33 +92,6 @@ def test_restore_is_exact_at_the_own_spacing(codes: str, shape: tuple[int, int, 
     assert done.label.shape == done.geometry.crop_shape
 
 
-@pytest.mark.parametrize("target", [(1.0, 1.0, 1.0), (3.0, 1.5, 1.5), (1.7, 0.9, 1.2)])
-@pytest.mark.parametrize("codes", ["LPS", "ASR"])
-def test_restore_of_a_blob_after_resampling(codes: str, target: tuple[float, float, float]) -> None:
-    grid = np.stack(np.meshgrid(*(np.arange(n) for n in (30, 44, 52)), indexing="ij"))
-    label = ((((grid.T - (14, 20, 30)) / (9, 13, 15)) ** 2).sum(-1).T < 1).astype(np.uint8)
-    image = Volume(label[None].astype(np.int16), volume_of((30, 44, 52), codes, (1.0, 1.0, 2.0)).affine)
-    for crop in (False, True):
-        spec = replace(KEEP, spacing=target, crop_foreground=crop)
-        done = prepare_case(image, label, id="a", spec=spec)
-        assert done.label is not None
-        back = restore_label(resample_label(done.label, done.geometry.crop_shape), done.geometry, [0, 1])
-        assert 2 * (back & label).sum() / (back.sum() + label.sum()) > 0.9
-
-
-def test_image_and_label_stay_together() -> None:
-    label = np.zeros((20, 30, 40), np.uint8)
-    label[4:16, 8:20, 10:31] = 1
-    image = Volume(label[None].astype(np.int16), volume_of(label.shape, "LPI", (0.6, 0.7, 2.0)).affine)
-    spec = PrepareConfig(spacing=(1.0, 1.0, 1.0), intensity="window", window=(0.0, 1.0), crop_foreground=False)
-    done = prepare_case(image, label, id="a", spec=spec)
-    assert done.image.dtype == np.float16
-    assert done.label is not None
-    # Linear and nearest interpolation of one box agree, ties aside, where the linear one is above one half.
-    assert ((done.image[0] > 0.5) & (done.label == 0)).sum() == 0
-    assert ((done.image[0] < 0.12) & (done.label == 1)).sum() == 0
-
-
 def test_window_crops_to_what_it_shows() -> None:
     array = np.full((1, 8, 8, 8), -1000, np.int16)
     array[0, 0, 0, 0] = -900  # above the minimum, below the window
@@ -143,15 +116,6 @@ def test_each_channel_is_scaled_as_it_would_be_alone(shape: tuple[int, int, int]
         assert np.array_equal(done.image[number], alone.image[0])
 
 
-def test_only_windowed_channels_are_cropped_at_their_window() -> None:
-    array = np.zeros((2, 4, 4, 4), np.float32)
-    array[0] -= 1000
-    array[0, 1, 1, 1], array[0, 3, 3, 3] = 50, -100  # the latter is black in the window
-    array[1, 1, 2, 1] = 3
-    spec = replace(KEEP, intensity=("window", "zscore"), window=(0.0, 100.0), crop_foreground=True)
-    assert prepare_case(Volume(array, np.eye(4)), None, id="a", spec=spec).geometry.crop_shape == (1, 2, 1)
-
-
 def test_two_dimensional() -> None:
     """The slice axis is not resampled, whatever its spacing."""
     image = volume_of((1, 12, 16), "LPS", (1.0, 1.0, 7.0), np.uint8, channels=3)
@@ -162,15 +126,6 @@ def test_two_dimensional() -> None:
     assert restore_label(label, done.geometry, [0, 1]).shape == (1, 12, 16)
     same = prepare_case(image, label, id="a", spec=KEEP)
     assert np.array_equal(same.image, image.array[:, :, ::-1, ::-1])
-
-
-def test_source_is_left_alone() -> None:
-    image = volume_of((6, 7, 8), dtype=np.float32)
-    before = image.array.copy()
-    for intensity in ("none", "zscore", "window"):
-        done = prepare_case(image, None, id="a", spec=replace(KEEP, intensity=intensity, window=(0.0, 50.0)))
-        assert not np.shares_memory(done.image, image.array)
-    assert np.array_equal(image.array, before)
 
 
 def test_geometry_survives_json() -> None:

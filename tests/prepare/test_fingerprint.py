@@ -64,20 +64,6 @@ def test_facts_of_a_set(tmp_path: Path) -> None:
     assert (figures["min"], figures["max"]) == ((tissue.min(),), (tissue.max(),))
 
 
-def test_crop_fraction_ignores_air_in_ct(tmp_path: Path) -> None:
-    case_set = write_set(tmp_path, 1)
-    above_minimum = 7 * 8 * 12 / (10 * 12 * 14)
-    assert take_fingerprint(case_set).crop_fraction == pytest.approx(above_minimum)
-    ct = take_fingerprint(replace(case_set, modality="CT"))
-    assert ct.crop_fraction == pytest.approx(5 * 4 * 6 / (10 * 12 * 14))
-
-
-def test_channels_are_kept_apart(tmp_path: Path) -> None:
-    fingerprint = take_fingerprint(write_set(tmp_path, 2, channels=2))
-    values = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 2)).reshape(-1, 2) for i in range(2)])
-    assert fingerprint.foreground_intensity["mean"] == pytest.approx(tuple(values.mean(0)))
-
-
 def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 7)
     for i in (0, 2, 3, 4, 6):
@@ -89,19 +75,6 @@ def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     fingerprint = take_fingerprint(case_set, max_sampled=2)
     assert fingerprint.sampled_cases == 2
     assert fingerprint.num_cases == len(fingerprint.shapes) == 7
-
-
-def test_without_labels(tmp_path: Path) -> None:
-    case_set = write_set(tmp_path, 2)
-    bare = replace(case_set, cases=tuple(replace(case, label=None) for case in case_set.cases))
-    fingerprint = take_fingerprint(bare)
-    assert fingerprint.foreground_intensity == fingerprint.intensity
-    assert set(fingerprint.class_voxels.values()) == {0.0}
-
-
-def test_survives_json(tmp_path: Path) -> None:
-    fingerprint = take_fingerprint(write_set(tmp_path, 3, channels=2))
-    assert fingerprint_from_dict(json.loads(json.dumps(fingerprint_to_dict(fingerprint)))) == fingerprint
 
 
 def test_errors(tmp_path: Path) -> None:

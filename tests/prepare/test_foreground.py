@@ -22,14 +22,6 @@ def test_matches_monai(shape: tuple[int, int, int, int], density: float, dtype: 
         assert box == tuple(slice(0, n) for n in shape[1:])
 
 
-def test_each_channel_has_its_own_minimum() -> None:
-    array = np.zeros((2, 6, 7, 8), np.int16)
-    array[1] = -1000
-    array[0, 2, 3, 4] = 1
-    array[1, 4, 3, 1] = -999
-    assert foreground_box(array, [None, None]) == (slice(2, 5), slice(3, 4), slice(1, 5))
-
-
 def test_channels_may_have_a_threshold_or_their_minimum() -> None:
     array = np.zeros((2, 6, 7, 8), np.int16)
     array[0, 2, 3, 4] = 5

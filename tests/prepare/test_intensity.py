@@ -59,12 +59,6 @@ def test_zscore_of_the_worst_outlier_stays_in_float16() -> None:
     assert np.isfinite(got).all()
 
 
-def test_zscore_keeps_the_deviation_of_a_bright_image() -> None:
-    volume = np.random.default_rng(0).normal(20_000, 1, (16, 32, 32)).astype(np.float32)
-    got = scaled(volume, intensity="zscore", dtype="float32")
-    assert abs(got.std() - 1) < 1e-3
-
-
 @pytest.mark.parametrize("value", [3e38, -3e38, 1e30, 1e7, 2.0**31 - 1])
 @pytest.mark.parametrize("shape", [(12, 20, 30), (1, 200, 220), (40, 64, 64)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
@@ -117,12 +111,6 @@ def test_none_keeps_the_values() -> None:
     assert np.array_equal(scaled(far, intensity="none", dtype="float32"), far)
     with pytest.raises(ValueError, match=r"-70000 to 5.*prepare\.dtype=float32"):
         scaled(far, intensity="none")
-
-
-@pytest.mark.parametrize("window", [None, (3.0, 3.0), (5.0, -5.0), (0.0, float("nan"))])
-def test_window_that_is_no_range(window: tuple[float, float] | None) -> None:
-    with pytest.raises(ValueError, match=r"prepare\.window"):
-        scalings(PrepareConfig(intensity="window", window=window), 1)
 
 
 @pytest.mark.parametrize("values", [(3e38, 3e38), (-3e38, 3e38), (2.0**62, 2.0**62)])

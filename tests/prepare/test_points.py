@@ -24,17 +24,6 @@ def test_points_are_voxels_of_their_class(size: int, classes: int, limit: int, s
     assert all(np.array_equal(a, b) for a, b in zip(points, again, strict=True))
 
 
-def test_every_voxel_is_as_likely() -> None:
-    label = np.ones((1, 5, 8), np.uint8)
-    label[0, 0, 0] = 2
-    drawn = np.zeros(40)
-    for seed in range(2000):
-        drawn[foreground_points(label, 3, 30, seed)[0][0]] += 1
-    share = drawn[1:] / 2000
-    assert abs(share - 30 / 39).max() < 0.05  # over five standard deviations of a binomial of 2000
-    assert drawn[0] == 0
-
-
 @given(st.integers(1, 9), st.integers(2, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_ignored_voxels_are_as_if_they_were_background(size: int, classes: int, limit: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

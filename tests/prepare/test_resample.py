@@ -112,18 +112,6 @@ def test_matches_monai_over_the_same_extent(
     np.testing.assert_allclose(resample_image(array, shape), expected, atol=1e-4)
 
 
-def test_differs_from_monais_default_by_a_known_shift() -> None:
-    """MONAI's default keeps the first voxel's centre, so that it samples (factor - 1) / 2 source voxels earlier."""
-    ramp = np.broadcast_to(np.arange(30, dtype=np.float32), (1, 4, 4, 30))
-    expected = monai_spacing(ramp, (1, 1, 1), (1, 1, 1.5), mode="bilinear")
-    ours = resample_image(ramp, resampled_shape((4, 4, 30), (1, 1, 1), (1, 1, 1.5)))
-    assert ours.shape == expected.shape == (1, 4, 4, 20)
-    np.testing.assert_allclose(ours[..., 1:-1] - expected[..., 1:-1], 0.25, atol=1e-4)
-    # One voxel more than the extent holds: n voxels lie n - 1 spacings apart, and those are what MONAI divides.
-    assert monai_spacing(ramp, (1, 1, 1), (1, 1, 0.4), mode="bilinear").shape[-1] == 74
-    assert resampled_shape((4, 4, 30), (1, 1, 1), (1, 1, 0.4))[-1] == 75
-
-
 @settings(max_examples=50)
 @given(SHAPES, st.tuples(*[st.floats(0.1, 9)] * 3), st.tuples(*[st.floats(0.1, 9)] * 3))
 def test_shape_covers_the_extent(

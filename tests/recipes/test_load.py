@@ -41,7 +41,7 @@ def test_every_recipe_loads_and_says_where_its_numbers_are_from(name: str) -> No
 def test_an_unknown_name_tells_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"^no recipe is called 'splen'; did you mean spleen\?"):
         load_recipe("splen")
-    with pytest.raises(ValueError, match=r"known are brats, .*spleen"):
+    with pytest.raises(ValueError, match=r"Known are brats, .*spleen"):
         load_recipe("zzz")
     with pytest.raises(ValueError, match=r"nowhere\.yaml: cannot be read"):
         load_recipe("nowhere.yaml")
@@ -59,9 +59,6 @@ def test_an_unknown_name_tells_the_nearest() -> None:
         ("target: 0.8", "twin: {shape: [0, 8, 8]}", r"own\.yaml:4: twin\.shape\[0\]: must be 1 or more"),
         ("target: 0.8", "reduced: {spacing: [0, 1, 1]}", r"own\.yaml:4: reduced\.spacing\[0\]: must be above 0"),
         ("labels: {0: background, 1: thing}", "labels: {0: background}", r"own\.yaml:3: labels: must name the backgr"),
-        ("steps: 5", "stesp: 5", r"own\.yaml:6: run\.train\.stesp: .* mean run\.train\.steps\?"),
-        ("steps: 5", "steps: 0", r"own\.yaml:6: run\.train\.steps: must be 1 or more \(given 0\)"),
-        ("steps: 5", "steps: 5}\ntwin:\n  run: {train: {stesp: 1}", r"own\.yaml:8: twin\.run\.train\.stesp: no such"),
         (
             "name: own",
             "name_: own",
@@ -73,16 +70,6 @@ def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, 
     with pytest.raises(ValueError, match=message) as error:
         load_recipe(own(tmp_path, **{old: new}))
     assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in message else 1)
-
-
-def test_all_mistakes_are_told_at_once_and_a_recipe_s_only_once(tmp_path: Path) -> None:
-    text = OWN.replace("steps: 5", "steps: 0") + "twin:\n  run: {train: {learning_rate: -1}}\n"
-    with pytest.raises(ValueError) as error:
-        load_recipe(own(tmp_path, text))
-    lines = str(error.value).splitlines()
-    assert len(lines) == 3
-    assert "own.yaml:6: run.train.steps: must be " in lines[1]
-    assert "own.yaml:8: twin.run.train.learning_rate: must be above 0" in lines[2]
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).kind == "segmentation"])

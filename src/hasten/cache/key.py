@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import hasten
 from hasten.cases.entries import Listing
-from hasten.cases.formats import HALVES, other_half
 from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.intensity import canonical
@@ -23,7 +22,7 @@ from hasten.files import expanded, hash_file
 FORMAT = 9
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
-_ACCOMPANIED = (".mhd", ".nhdr", *HALVES, *TIFF_ENDINGS)
+_ACCOMPANIED = (".mhd", ".nhdr", *TIFF_ENDINGS)
 """Endings of files that `parts_of` may find others for."""
 
 
@@ -110,14 +109,13 @@ def _of_file(path: str, folders: dict[str, str], content: bool, *, alone: bool =
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The file and what is read with it: the other half of a .hdr/.img pair, a TIFF's spacing, slices of a series."""
+    """The file and what is read with it: a TIFF's spacing, slices of a series."""
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.is_file())
     if path.suffix.lower() in (".mhd", ".nhdr"):
         beside = path.parent.glob(f"{path.stem}.*")
         return [path, *sorted(each for each in beside if "raw" in "".join(each.suffixes).lower())]
-    half = other_half(path)
-    second = spacing_file(path) if half is None else path.with_name(half)
+    second = spacing_file(path)
     return [path, second] if second is not None and second.exists() else [path]
 
 

@@ -1,56 +1,23 @@
-"""JSON and CSV lists of cases, and the Decathlon's dataset.json. Relative names start at the folder of the list."""
+"""JSON and CSV lists of cases, and the dataset.json of other tools. Relative names start at the folder of the list."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import Any
 
 from hasten.cases.entries import (
     PARTS,
+    Entry,
     Listing,
     Part,
     case_from_entry,
     join_entries,
     load_json,
+    log_unread,
     read_rows,
-    warn_of_unread,
 )
-from hasten.cases.image_folders import declared_labels, refuse_list
-from hasten.cases.labels import parse_labels
+from hasten.cases.image_folders import declared_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet, with_channel_files
-
-log = logging.getLogger(__name__)
-
-
-def read_json_list(path: Path, place: FileLocator) -> Listing:
-    """`[{"id", "image", "label", "sha256", "split", "fold"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a
-    dataset.json, also of MONAI's Auto3DSeg.
-
-    Raises ValueError.
-    """
-    content = load_json(path)
-    if isinstance(content, dict) and ("train" in _part_lists(content).values() or is_nnunet(content)):
-        return read_decathlon(path, place)
-    declared = content if isinstance(content, dict) else {"cases": content}
-    entries = declared.get("cases")
-    if not isinstance(entries, list):
-        raise ValueError(
-            f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
-            'or a Decathlon dataset.json with "training".'
-        )
-    beside = [key for key, part in _part_lists(declared).items() if part == "val"]
-    if beside:
-        raise ValueError(
-            f'{path}: has "{beside[0]}" beside "cases"; call that list "training", or write "split": train, val or '
-            "test into each of the cases."
-        )
-    _warn_of_unread(entries, path)
-    listed = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
-    labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
-    name = str(declared.get("name") or path.stem)
-    return Listing(name=name, source=path, labels=labels, **join_entries(listed, str(path)))
 
 
 def read_csv_list(path: Path, place: FileLocator) -> Listing:
@@ -69,54 +36,49 @@ def read_csv_list(path: Path, place: FileLocator) -> Listing:
     return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **listed)
 
 
-def read_decathlon(path: Path, place: FileLocator) -> Listing:
-    """The cases of a dataset.json, whose names start at `place`, those of "validation" held out. Raises ValueError.
+def read_json_list(path: Path, place: FileLocator) -> Listing:
+    """`[{"id", "image", "label", "sha256", "split", "fold"}, ...]`, `{"labels": {...}, "cases": [...]}`, or a
+    dataset.json of the Decathlon, of MONAI's Auto3DSeg or of nnU-Net. Names start at `place`.
 
-    Of cases to test, those with a label are kept apart. A dataset.json of nnU-Net v2, which lists no cases, is read by
-    `hasten.cases.nnunet`.
+    The cases of a list "validation" are held out; of those to test, the ones with a label are kept apart. Raises
+    ValueError.
     """
     content = load_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f'{path}: must be a JSON object with "training".')
+    content = {"cases": content} if isinstance(content, list) else content
     if is_nnunet(content):
         return read_nnunet(path, content, place)
-    lists = _part_lists(content)
-    if "train" not in lists.values():
-        refuse_list(path)
-    for key, value in content.items():
-        if (
-            key not in lists
-            and isinstance(value, list)
-            and any(isinstance(each, dict) and "image" in each for each in value)
-        ):
-            log.warning('%s: the list "%s" is not read; call it "training", "validation" or "test"', path, key)
-    entries = []
+    lists: dict[str, Part | None] = {}
+    if isinstance(content, dict):
+        lists = {key: PARTS.get(key.lower()) for key in content if key.lower() in {"cases", *PARTS}}
+    parts = set(lists.values())
+    if ("cases" in lists) == ("train" in parts) or {None, "val"} <= parts:
+        raise ValueError(
+            f'{path}: must have one list of {{"image": ..., "label": ...}}, "training" (with "validation", "test"), '
+            'or "cases" (with "split": train, val or test in each), or "file_ending" with imagesTr/ and labelsTr/ '
+            "(nnU-Net)."
+        )
+    entries: list[Entry] = []
     for key, part in lists.items():
         listed = content[key]
         if part == "test":
-            listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+            listed = [
+                {**each, "split": "test"}
+                for each in (listed if isinstance(listed, list) else [])
+                if isinstance(each, dict)
+            ]
         elif not isinstance(listed, list):
             raise ValueError(f'{path}: "{key}" must be a list of {{"image": ..., "label": ...}}.')
-        _warn_of_unread(listed, path)
+        names = dict.fromkeys(name for entry in listed if isinstance(entry, dict) for name in entry)
+        log_unread(names, ("id", "image", "label", "split", "fold", "sha256"), str(path))
         for number, item in enumerate(listed):
-            entry = case_from_entry(
-                item if part != "test" else {**item, "split": "test"}, place, f"{path}: {key}[{number}]"
-            )
+            entry = case_from_entry(item, place, f"{path}: {key}[{number}]")
             if entry is not None:
-                entries.append(entry if part == "train" or entry.part == "test" else entry._replace(part=part))
+                entries.append(entry._replace(part=part) if part == "val" and entry.part != "test" else entry)
+    if "cases" in lists:
+        return declared_listing(path, {"name": path.stem, **content}, place, **join_entries(entries, str(path)))
     if not place.url:
         used = [entry for entry in entries if entry.part != "test"]
         cases = with_channel_files(path, content, [entry.case for entry in used])
         tested = [entry for entry in entries if entry.part == "test"]
         entries = [entry._replace(case=case) for entry, case in zip(used, cases, strict=True)] + tested
     return declared_listing(path, content, place, **join_entries(entries, str(path)))
-
-
-def _warn_of_unread(entries: list[Any], path: Path) -> None:
-    names = dict.fromkeys(name for entry in entries if isinstance(entry, dict) for name in entry)
-    warn_of_unread(names, ("id", "image", "label", "split", "fold", "sha256"), str(path))
-
-
-def _part_lists(content: dict[str, Any]) -> dict[str, Part]:
-    """The keys of the lists of cases, such as "training", and which part each is."""
-    return {key: PARTS[key.lower()] for key in content if key.lower() in PARTS}

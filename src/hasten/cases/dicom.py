@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,6 @@ from hasten.cases.types import Shape, Volume
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
 _ROUNDING = 0.11
 """mm: positions are often rounded to 0.1 mm, so that steps differ by as much."""
-_LOSSY = {
-    f"1.2.840.10008.1.2.4.{number}": kind
-    for number, kind in ((50, "JPEG"), (51, "JPEG"), (81, "near-lossless JPEG-LS"), (91, "JPEG 2000"))
-}
-"""Transfer syntaxes that may change values."""
 _SOP_CLASS = b"\x02\x00\x02\x00UI"
 """The tag in the header that says what a DICOM file is, in explicit VR as every header is written."""
 _NO_IMAGE = {
@@ -26,8 +22,7 @@ _NO_IMAGE = {
     "1.2.840.10008.5.1.4.1.1.66.7": ("segmentation (SEG)", "highdicom"),
     "1.2.840.10008.5.1.4.1.1.481.3": ("set of contours (RTSTRUCT)", "dcmrtstruct2nii"),
 }
-_OTHER_ENDINGS = (".nii", ".gz", ".hdr", ".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp", ".nrrd", ".nhdr", ".mha",
-                  ".mhd", ".raw", ".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".pdf")  # fmt: skip
+_OTHER_ENDING = re.compile(r"\.(nii|gz|hdr|png|tiff?|jpe?g|bmp|nrrd|nhdr|mh[ad]|raw|txt|md|csv|json|xml|yaml|pdf)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +43,19 @@ def is_series(path: Path) -> bool:
     return path.is_dir() and any(_is_slice(file) for file in path.iterdir())
 
 
-def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = False) -> Volume:
-    """Read the one DICOM series of a folder as (C, D, H, W), or a part of its slices (D), and only their files.
+def read_series(folder: str | Path) -> Volume:
+    """Read the one DICOM series of a folder as (C, D, H, W).
 
     Slices are sorted by their position along the normal, and rescale slope and intercept are applied. The array has
     the type that holds the rescaled values: integers where slope and intercept are integers, else float32, also where
-    slices differ. The affine is that of the whole series. Raises ValueError for a folder without a series, several
-    series, slices of different size or direction, missing and repeated slices, a `label` with lossy compression, and
-    without SimpleITK.
+    slices differ. Raises ValueError for a folder without a series, several series, slices of different size or
+    direction, missing and repeated slices, and without SimpleITK.
     """
     folder = Path(folder)
     with explain_itk_errors(folder):
         slices = _slices(folder)
-        for each in slices[part] if label else ():
-            _check_lossless(each.path)
-        array = channels_first(_read(slices, part), folder)
-    return Volume(array if len(slices) > 1 else array[:, part], _affine(slices))
+        array = channels_first(_read(slices), folder)
+    return Volume(array, _affine(slices))
 
 
 def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
@@ -94,7 +86,7 @@ def check_is_image(file: Path) -> None:
 
 def _is_slice(file: Path) -> bool:
     name = file.name.lower()
-    if name.startswith(".") or name == "dicomdir" or name.endswith(_OTHER_ENDINGS) or not file.is_file():
+    if name.startswith(".") or name == "dicomdir" or _OTHER_ENDING.search(name) or not file.is_file():
         return False
     if name.endswith(".dcm"):
         return True
@@ -102,31 +94,13 @@ def _is_slice(file: Path) -> bool:
         return stream.read(132)[128:] == b"DICM"
 
 
-def _check_lossless(path: Path) -> None:
-    with path.open("rb") as file:
-        head = file.read(4096)
-    at = head.find(b"\x02\x00\x10\x00UI")  # the transfer syntax, which SimpleITK does not pass on
-    length = int.from_bytes(head[at + 6 : at + 8], "little")
-    kind = _LOSSY.get(head[at + 8 : at + 8 + length].rstrip(b"\0 ").decode("latin-1")) if at >= 0 else None
-    if kind is not None:
-        raise ValueError(
-            f"{path}: is stored as {kind}, whose lossy compression makes up label values; "
-            "export the label map without compression, or as NIfTI."
-        )
-
-
-def _read(slices: list[_Slice], part: slice) -> Any:
+def _read(slices: list[_Slice]) -> Any:
     import SimpleITK as sitk
 
     if len(slices) == 1:
         return sitk.ReadImage(str(slices[0].path))
-    paths = [str(each.path) for each in slices[part]]
-    reader: Any = sitk.ImageSeriesReader()
-    if len(paths) == 1:
-        reader = sitk.ImageFileReader()
-        reader.SetFileName(paths[0])
-    else:
-        reader.SetFileNames(paths)
+    reader = sitk.ImageSeriesReader()
+    reader.SetFileNames([str(each.path) for each in slices])
     if len({each.kind for each in slices}) > 1:
         # The type of the first slice would cut the values of the others.
         reader.SetOutputPixelType(sitk.sitkFloat32)
@@ -182,17 +156,12 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
             raise ValueError(f"{each.path}: doesn't say where it lies (tag {tag}); export the series again.")
         if each.shape[0] > 1:
             raise ValueError(f"{each.path}: holds {each.shape[0]} frames beside other files; give it its own folder.")
-        if (each.shape, each.num_channels) != (first.shape, first.num_channels):
-            raise ValueError(
-                f"{folder}: its slices differ in size: {first.path.name} has {first.shape[1:]} (H, W) and "
-                f"{first.num_channels} channels, {each.path.name} {each.shape[1:]} and {each.num_channels}; "
-                "move those of another acquisition away."
-            )
         plane, axes = first.affine[:3, :2], each.affine[:3, :2]
-        if np.abs(axes - plane).max() > 1e-3 * np.abs(plane).max():
+        alike = (each.shape, each.num_channels) == (first.shape, first.num_channels)
+        if not alike or np.abs(axes - plane).max() > 1e-3 * np.abs(plane).max():
             raise ValueError(
-                f"{folder}: {first.path.name} and {each.path.name} differ in direction or pixel spacing; "
-                "move those of another acquisition (a localizer?) away."
+                f"{folder}: {first.path.name} of {first.shape[1:]} and {each.path.name} of {each.shape[1:]} (H, W) "
+                "differ in size, channels, direction or pixel spacing; move those of another acquisition away."
             )
     assert first.orientation is not None
     normal = np.cross(first.orientation[:3], first.orientation[3:])

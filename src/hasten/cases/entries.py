@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -24,10 +23,6 @@ from hasten.config.url import shown
 
 log = logging.getLogger(__name__)
 
-_NEAR = 0.7
-"""Similarity of a column's name to one that is read, from which it may be meant."""
-_SPLIT_WORDS = {"set", "subset", "partition", "phase", "stage", "usage", "part", "val", "validation", "train", "test"}
-"""Words in other tables' names of `split`."""
 _LONGEST_ID = 200
 """Bytes: of the 255 that a file name may have, the endings of predictions and temporary files need some."""
 _BATCH = 256
@@ -116,16 +111,14 @@ def load_json(path: Path) -> Any:
         raise ValueError(
             f"{path}: is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}); correct it there."
         ) from error
-    except RecursionError:
-        raise ValueError(f"{path}: is nested too deeply to be a list of cases; correct it.") from None
-    except ValueError:  # the only other error of Python's parser
-        raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: is no list of cases ({error}); correct it.") from None
 
 
 def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a CSV table, each with its place for errors; by column, whose names are made lower case.
 
-    required, optional: columns that are read. Logs a warning for others that are nearly called so. Raises ValueError.
+    required, optional: columns that are read; others are logged. Raises ValueError.
     """
     reader = csv.reader(read_text(path).splitlines())
     try:
@@ -139,7 +132,7 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> I
                 f'{path}: has no column "{missing[0]}" (its first line names {columns}); '
                 f"name the columns {','.join(required)} in the first line."
             )
-        warn_of_unread(dict.fromkeys(columns), (*required, *optional), str(path))
+        log_unread(columns, (*required, *optional), str(path))
         for fields in reader:
             if not any(field.strip() for field in fields):
                 continue
@@ -154,17 +147,11 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> I
         raise ValueError(f"{path}: is not valid CSV near line {reader.line_num} ({error}); correct it there.") from None
 
 
-def warn_of_unread(names: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Log a warning for each name of a column or field that is not read, but may mean one that is."""
-    given = list(names)
-    for name in given:
-        words = re.split(r"[\W_]+", name.lower())
-        similar = get_close_matches(name.lower(), known, 1, _NEAR)
-        similar = similar or [each for each in words if each in ("split", "fold")]
-        if not similar and _SPLIT_WORDS.intersection(words):
-            similar = ["split"]
-        if name not in known and similar and similar[0] in known and similar[0] not in given:
-            log.warning('%s: the field "%s" is not read; call it "%s" if it is meant so', where, name, similar[0])
+def log_unread(names: Iterable[str], known: Sequence[str], where: str) -> None:
+    """Log the names of columns or fields that are not read: one of them may mean one that is."""
+    unread = [name for name in names if name and name not in known]
+    if unread:
+        log.info("%s: not read: %s; read are %s", where, ", ".join(unread), ", ".join(known))
 
 
 def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | None:

@@ -32,12 +32,11 @@ class Reader(NamedTuple):
 READERS = {
     "nifti": Reader(NIFTI_ENDINGS, lambda path, label: read_nifti(path), read_nifti_header),
     "itk": Reader(ITK_ENDINGS, lambda path, label: read_itk(path), read_itk_header),
-    "series": Reader((), lambda path, label: read_series(path, label=label), read_series_header),
+    "series": Reader((), lambda path, label: read_series(path), read_series_header),
     "tiff": Reader(TIFF_ENDINGS, lambda path, label: read_tiff(path, indices=label), read_tiff_header),
     "picture": Reader(PICTURE_ENDINGS, lambda path, label: read_picture(path, indices=label), read_picture_header),
 }
 """Readers by kind; `series` is a folder."""
-HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 _WITHOUT_POSITION = (*PICTURE_ENDINGS, *TIFF_ENDINGS)
 ENDINGS = tuple(ending for reader in READERS.values() for ending in reader.endings)
 _DOUBLE = {".nrrd": ".seg", ".tif": ".ome", ".tiff": ".ome"}
@@ -107,7 +106,7 @@ def is_nifti(path: Path) -> bool:
 def list_files(folder: Path) -> list[Path]:
     """The images of a folder by name: files, and folders of a DICOM series.
 
-    Hidden ones are left out, and a .hdr/.img pair is named by its .img.
+    Hidden ones are left out.
     """
     return [path for _, path in named_files(folder)]
 
@@ -119,7 +118,7 @@ def named_files(folder: Path) -> list[tuple[str, Path]]:
         for entry in sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name):
             suffix = _ending(entry.name)
             if entry.is_file():
-                if suffix and not suffix.startswith(".hdr"):
+                if suffix:
                     result.append((_without(entry.name, suffix), folder / entry.name))
             elif is_series(folder / entry.name):
                 result.append((entry.name, folder / entry.name))
@@ -146,7 +145,7 @@ def kind_of(path: Path) -> str:
     if path.is_dir():
         return "series"
     check_regular(path, path)
-    second = second_file(path)
+    second = data_file(path)
     if second is not None:
         check_regular(path.parent / second, path)
     suffix = ending(path)
@@ -155,17 +154,6 @@ def kind_of(path: Path) -> str:
             check_is_image(path)
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
     return next(kind for kind, reader in READERS.items() if suffix in reader.endings)
-
-
-def second_file(path: Path) -> str | None:
-    """The name of the second file that an image needs: of a .hdr/.img pair, .mhd or .nhdr. None for others."""
-    return other_half(path) or data_file(path)
-
-
-def other_half(path: Path) -> str | None:
-    """The name of the other file of a .hdr/.img pair, which is named by one of the two. None for other files."""
-    halves = (path.name.removesuffix(one) + other for one, other in HALVES.items() if path.name.endswith(one))
-    return next(halves, None)
 
 
 def check_regular(file: Path, image: Path) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hasten.cases.dicom import check_is_image
 from hasten.cases.entries import Listing, load_json
-from hasten.cases.formats import ENDINGS, ending, list_files, named_files
+from hasten.cases.formats import ENDINGS, ending, named_files
 from hasten.cases.labels import parse_labels
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
@@ -19,7 +19,6 @@ from hasten.config.patterns import first_few
 log = logging.getLogger(__name__)
 
 PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
-_NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 _LABEL_MARKS = (
     r"cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|ground[-_]?truth|manual|"
@@ -180,69 +179,20 @@ def _by_stem(folder: Path) -> dict[str, Path]:
 
 
 def refuse_layout(folder: Path) -> NoReturn:
-    """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
+    """Raise the ValueError for a folder of unknown layout, naming those one folder deeper."""
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    looks = (_several_sets, _nested, _half_pair, _images)
-    nearest = next((text for text in (look(folder) for look in looks) if text), "")
+    deeper = [str(folder / name) for name in _folders(folder) if has_layout(folder / name)]
     raise ValueError(
-        f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
-        f"labelsTr/; found {first_few(names, 8) or 'nothing'}. "
-        f"{nearest or 'Rename the folders, or pass a JSON or CSV list of the files.'}"
+        f"{folder}: has no known layout: a dataset.json, images/ with labels/, imagesTr/ with labelsTr/, or each image "
+        f"NAME with its label map NAME_mask; found {first_few(names, 8) or 'nothing'}. "
+        + (f"Name {' or '.join(deeper)}." if deeper else "Rename the folders, or pass a JSON or CSV list of the files.")
     )
-
-
-def refuse_list(path: Path) -> NoReturn:
-    """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
-    folder = path.parent
-    if (folder / "imagesTr").is_dir():
-        more = "" if (folder / "labelsTr").is_dir() else ", and there is no labelsTr/"
-        raise ValueError(
-            f'{path}: has no "training" list of {{"image": ..., "label": ...}}. Nearest is nnU-Net\'s layout, as there '
-            f'is an imagesTr/, but "file_ending" is missing{more}; add it, as in "file_ending": ".nii.gz".'
-        )
-    raise ValueError(
-        f'{path}: has no "training" list of {{"image": ..., "label": ...}} (Decathlon), and no "file_ending" with '
-        "imagesTr/ and labelsTr/ (nnU-Net); add either."
-    )
-
-
-def _several_sets(folder: Path) -> str:
-    sets = [name for name in _folders(folder) if _NNUNET_NAME.fullmatch(name)]
-    if not sets:
-        return ""
-    return f"It holds nnU-Net data sets: name one of them, {first_few((str(folder / name) for name in sets), 8)}."
-
-
-def _nested(folder: Path) -> str:
-    """A known layout one folder down."""
-    known = [str(folder / name) for name in _folders(folder) if has_layout(folder / name)]
-    return f"A known layout lies one folder deeper: name {' or '.join(known)}." if known else ""
 
 
 def has_layout(folder: Path) -> bool:
     """Whether a folder looks like one of the layouts; no file is opened."""
     pairs = any((folder / images).is_dir() and (folder / labels).is_dir() for images, labels in PAIR_FOLDERS)
     return pairs or (folder / "dataset.json").is_file()
-
-
-def _half_pair(folder: Path) -> str:
-    """A pair of folders of which one is missing."""
-    for pair in PAIR_FOLDERS:
-        missing = [name for name in pair if not (folder / name).is_dir()]
-        if len(missing) == 1:
-            also = " nnU-Net's and the Decathlon's layout also have a dataset.json." if "Tr" in missing[0] else ""
-            return f"Nearest is {pair[0]}/ with {pair[1]}/, but {missing[0]}/ is missing: add or rename it.{also}"
-    return ""
-
-
-def _images(folder: Path) -> str:
-    files = list_files(folder)
-    if not files:
-        return ""
-    return (
-        f"It holds {len(files)} image files itself: put images into images/ and label maps, under the same names, into "
-        "labels/, or give each image NAME a label map NAME_mask beside it, or pass a JSON or CSV list of them."
-    )
 
 
 def _folders(folder: Path) -> list[str]:

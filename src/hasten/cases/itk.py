@@ -22,20 +22,15 @@ TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
 
 
-def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Volume:
-    """Read a NRRD or MetaImage file, or a `region` (start, size) of it, each (D, H, W), as (C, D, H, W).
+def read_itk(path: str | Path) -> Volume:
+    """Read a NRRD or MetaImage file as (C, D, H, W).
 
-    The components of a voxel are channels. The array is in the file's dtype, float64 as float32; the affine is that of
-    the whole file. Raises ValueError for what is no such file or has more than three axes, and without SimpleITK.
+    The components of a voxel are channels. The array is in the file's dtype, float64 as float32. Raises ValueError for
+    what is no such file or has more than three axes, and without SimpleITK.
     """
     path = Path(path)
     with explain_itk_errors(path):
         reader = open_itk(path)
-        if region is not None:
-            dims = reader.GetDimension()
-            start, size = region
-            reader.SetExtractIndex(start[::-1][:dims])
-            reader.SetExtractSize(size[::-1][:dims])
         affine = physical_affine(reader, path)
         fields = {key: reader.GetMetaData(key) for key in reader.GetMetaDataKeys()}
         return Volume(channels_first(reader.Execute(), path), affine, parse_segments(fields, path))
@@ -91,7 +86,7 @@ def open_itk(path: Path) -> Any:
         shown = " x ".join(map(str, sizes))
         raise ValueError(f"{path}: has {len(sizes)} axes ({shown}); save each volume as a file of two or three axes.")
     if fields.get("elementdatafile", "").lower().startswith("list"):
-        _check_slices(path, sizes[-1])
+        raise ValueError(f"{path}: names a list of files for its voxels; save them as one file, or as .nii.gz.")
     return reader
 
 
@@ -106,17 +101,6 @@ def _fields(path: Path) -> dict[str, str]:
         sign, text = ":", re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]  # voxels follow the first empty line
     parts = (line.partition(sign) for line in text.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in parts}
-
-
-def _check_slices(path: Path, count: int) -> None:
-    """Raise ValueError if a list names too few slices: SimpleITK would leave the other voxels uninitialised."""
-    lines = path.read_text("latin-1").splitlines()
-    start = next(at for at, line in enumerate(lines) if line.strip().lower().startswith("elementdatafile"))
-    listed = sum(bool(line.strip()) for line in lines[start + 1 :])
-    if listed < count:
-        raise ValueError(
-            f"{path}: its ElementDataFile = LIST names {listed} files, but it has {count} slices; name a file for each."
-        )
 
 
 def channels_first(image: Any, path: Path) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -47,13 +48,19 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if not isinstance(raw, dict) or not raw:
         raise ValueError(f'{where}: "labels" must map values to names, as in {{"0": "background", "1": "spleen"}}.')
     labels: dict[int, str] = {}
-    for key, entry in _with_numbers(raw).items():
-        value, name = _value_and_name(key, entry, where)
-        if value < 0:
-            raise ValueError(f'{where}: label value {value} of "{name}" is negative; number the classes from 0.')
+    for key, entry in raw.items():
+        by_value = isinstance(as_number(key), int)
+        value, name = (as_number(key), entry) if by_value else (as_number(entry), key)
+        named = isinstance(name, str | int) and str(name).strip() not in ("", "ignore")
+        if type(value) is not int or value < 0 or not named:
+            raise ValueError(
+                f"{where}: the label {reprlib.repr(key)}: {reprlib.repr(entry)} is no class; give every class a name "
+                'and a whole number from 0, as in {"1": "spleen"} or {"spleen": 1}, and set data.ignore to what is '
+                "ignored."
+            )
         if value in labels:
             raise ValueError(f'{where}: label value {value} is declared twice ("{labels[value]}", "{name}"); keep one.')
-        labels[value] = name
+        labels[value] = str(name)
     labels.setdefault(0, "background")
     if len(set(labels.values())) < len(labels):
         raise ValueError(f"{where}: two label values share a name ({labels}); give every class its own.")
@@ -82,26 +89,6 @@ def _with_numbers(raw: Mapping[str, object]) -> dict[str, Any]:
         else as_number(entry)
         for key, entry in raw.items()
     }
-
-
-def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
-    digits = key.strip()
-    if digits.removeprefix("-").isdecimal():
-        if len(digits) > _MAX_DIGITS:
-            raise ValueError(f"{where}: the label value {digits[:_MAX_DIGITS]}... is too large; number from 0.")
-        if not isinstance(entry, str | int) or not str(entry).strip():
-            raise ValueError(
-                f'{where}: label {digits} is named {entry!r}; write a name, as in {{"{digits}": "spleen"}}.'
-            )
-        return int(digits), str(entry)
-    if isinstance(entry, list):
-        raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
-    if isinstance(entry, bool) or not isinstance(entry, int):
-        value = int(key.strip().lower() != "background")
-        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"{value}": "{key}"}}.')
-    if key == "ignore":
-        raise ValueError(f'{where}: "ignore" is no class; leave it out here, and set data.ignore={entry} instead.')
-    return entry, key
 
 
 def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
@@ -220,24 +207,14 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     whole = all(len(each) == each[-1] for each in numbered)
     spread = whole and len(most) - len(fewest) >= _SPREAD
     differ = spread or 2 * len(fewest) <= len(most) or len({each[-1] for each in numbered}) >= _COUNTS
-    if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ:
-        raise ValueError(
-            f"{sets[most]}: holds {len(most)} values up to {most[-1]}, and {sets[fewest]} {len(fewest)} up to "
-            f"{fewest[-1]}, which look like numbers of single objects (instances), not classes; store masks of 0 and 1 "
-            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
-        )
+    counted = len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ
     apart = len(set(chain.from_iterable(sets))) == sum(map(len, sets)) > _MOST_NUMBERED
-    if apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1:
+    apart = apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1
+    if counted or apart or len(values) > _MAX_FOUND:
         raise ValueError(
-            f"{richest}: holds {len(largest)} values ({_listed(largest)}) that no other file holds, "
-            "and so do all others, which looks like numbers of single objects (instances), not classes; store masks of "
-            "0 and 1 (in Python label > 0), or, if they are classes, declare them in a labels.json."
-        )
-    if len(values) > _MAX_FOUND:
-        raise ValueError(
-            f"{richest}: more than {_MAX_FOUND} label values are found up to it ({_listed(values)}), which does not "
-            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as "
-            "masks of 0 and 1, or declare the classes in a labels.json."
+            f"{richest}: holds {len(largest)} values ({_listed(largest)}), and the files {len(values)} in all, which "
+            "look like numbers of single objects (instances) or lossy compression, not classes; store masks of 0 and 1 "
+            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
 
 
@@ -245,12 +222,9 @@ def name_values(found: Mapping[int, Found], where: str, ignore: int | None = Non
     """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
     classes = sorted(found.keys() - {0, ignore})
     if not classes:
-        ignored, also = "", ""
-        if ignore in found:
-            ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
         raise ValueError(
-            f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
-            "up."
+            f"{where}: no label file holds anything but 0{f' and data.ignore={ignore}' if ignore in found else ''}; "
+            "check that labels and images are not mixed up."
         )
     lowest = classes[0]
     if lowest < 0:

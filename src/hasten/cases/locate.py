@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,17 +16,10 @@ _LONGEST = 180
 _LONGEST_HERE = 255
 """Longest file name, in bytes, that common file systems accept."""
 _SIGNATURES = frozenset(["x-amz-signature", "x-goog-signature", "signature", "sig"])
-_SIGNED_WITH = (
-    "x-amz-",
-    "x-goog-",
-    "signature",
-    "expires",
-    "awsaccesskeyid",
-    "googleaccessid",
-    "key-pair-id",
-    "policy",
+_SIGNED_WITH = re.compile(
+    "x-amz-|x-goog-|signature|expires|awsaccesskeyid|googleaccessid|key-pair-id|policy|"
+    "(sv|se|sp|sr|sig|st|spr|skoid|sktid|skt|ske|sks|skv)$"
 )
-_AZURE = frozenset(["sv", "se", "sp", "sr", "sig", "st", "spr", "skoid", "sktid", "skt", "ske", "sks", "skv"])
 _TOKENS = frozenset(["token", "access_token"])
 _SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Allowed protocols. Some of fsspec's others read this machine's files, unpack archives or log in."""
@@ -159,7 +153,7 @@ def _safe(part: str, url: str) -> str:
 def _unsigned(query: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """A query without its signature, which differs each time."""
     keys = {key.lower() for key, _ in query}
-    signing = {key for key in keys if key.startswith(_SIGNED_WITH) or key in _AZURE} if keys & _SIGNATURES else set()
+    signing = {key for key in keys if _SIGNED_WITH.match(key)} if keys & _SIGNATURES else set()
     return [(key, value) for key, value in query if key.lower() not in signing | _TOKENS]
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from hasten.cases.types import Shape, Volume
@@ -28,7 +27,7 @@ except ImportError:  # isal has no wheel for every platform; the standard librar
     igzip = gzip
     GzipError = zlib.error
 
-NIFTI_ENDINGS = (".nii.gz", ".nii", ".img.gz", ".hdr.gz", ".img", ".hdr")
+NIFTI_ENDINGS = (".nii.gz", ".nii")
 _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN_GZIP: Any = (OSError, EOFError, zlib.error, GzipError)
 _HEADER_BYTES = 540  # of NIfTI-2; NIfTI-1 takes 348
@@ -43,7 +42,7 @@ _PADDING = 512
 
 
 def read_nifti(path: str | Path) -> Volume:
-    """Read a NIfTI file (`.nii`, `.nii.gz`, `.hdr`/`.img`).
+    """Read a NIfTI file (`.nii`, `.nii.gz`).
 
     Returns a volume of shape (C, D, H, W) in the file's dtype and native byte order; float32 where the header scales
     the values. A 3-D file has C = 1; the fourth axis of a 4-D file is C. The array is read-only where it is a view of
@@ -53,29 +52,15 @@ def read_nifti(path: str | Path) -> Volume:
     return Volume(_scaled(values, slope, inter), affine)
 
 
-def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
-    """A region (start, size) of a NIfTI file, each (D, H, W) and inside the volume, with the whole volume's affine.
-
-    The file is mapped, so that only the pages of memory that hold the region are read. A compressed one is inflated
-    whole. Raises what `read_nifti` raises.
-    """
-    values, slope, inter, affine = _voxels(Path(path), mapped=True)
-    part = (slice(None), *(slice(at, at + length) for at, length in zip(start, size, strict=True)))
-    return Volume(_scaled(np.array(values[part]), slope, inter), affine)
-
-
 def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine in mm, from the first bytes. Raises ValueError."""
     path = Path(path)
-    if _is_pair(path):
-        image = _load_pair(path)
-        return _describe(image.header, path, image.affine)
     return _describe(_read_header(path), path)
 
 
 def read_scaling(path: Path) -> tuple[float, float]:
     """Slope and intercept by which the header of a NIfTI file scales its voxels; (1, 0) if it does not."""
-    return _slope_inter(_load_pair(path).header if _is_pair(path) else _read_header(path), path)
+    return _slope_inter(_read_header(path), path)
 
 
 def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: str | Path | None = None) -> Path:
@@ -91,8 +76,7 @@ def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: s
     assert affine.shape == (4, 4)
     header = None
     if like is not None:
-        like = Path(like)
-        header = (_load_pair(like).header if _is_pair(like) else _read_header(like)).copy()
+        header = _read_header(Path(like)).copy()
         header.set_data_dtype(array.dtype)
         header["cal_min"] = header["cal_max"] = 0
         affine = affine / _to_mm(header)
@@ -117,14 +101,13 @@ def write_label_nifti(path: str | Path, label: np.ndarray, affine: np.ndarray, l
     return write_nifti(path, label.astype(next(fits), copy=False), affine, like)
 
 
-def _content(path: Path, *, mapped: bool) -> bytes | np.ndarray:
-    """The bytes of a file, inflated if it is compressed. mapped: instead of reading the others, map them."""
-    data: bytes | np.ndarray
+def _content(path: Path) -> bytes:
+    """The bytes of a file, inflated if it is compressed."""
     try:
-        data = np.memmap(path, np.uint8, "r") if mapped and path.stat().st_size else path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
-    if bytes(data[:2]) != _GZIP_MAGIC:
+    if data[:2] != _GZIP_MAGIC:
         return data
     try:
         # One call on the whole file: a stream read in small pieces hands the GIL back and forth thousands of times.
@@ -135,23 +118,16 @@ def _content(path: Path, *, mapped: bool) -> bytes | np.ndarray:
         ) from error
 
 
-def _voxels(path: Path, *, mapped: bool = False) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """The voxels (C, D, H, W) as stored in a file, slope, intercept and affine. mapped: as of `_content`."""
-    if _is_pair(path):
-        image = _load_pair(path)
-        header, proxy = image.header, image.dataobj
-        data = _content(Path(image.file_map["image"].filename), mapped=mapped)
-        shape, num_channels, affine = _describe(header, path, image.affine)
-        values = _stored(data, header, (num_channels, *shape), int(proxy.offset), path)
-        return values, float(proxy.slope), float(proxy.inter), affine
-    data = _content(path, mapped=mapped)
-    header = _parse_header(bytes(data[:_HEADER_BYTES]), path)
+def _voxels(path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
+    """The voxels (C, D, H, W) as stored in a file, slope, intercept and affine."""
+    data = _content(path)
+    header = _parse_header(data[:_HEADER_BYTES], path)
     shape, num_channels, affine = _describe(header, path)
     values = _stored(data, header, (num_channels, *shape), _data_offset(header, path), path)
     return values, *_slope_inter(header, path), affine
 
 
-def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
+def _stored(data: bytes, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
     """A view of the voxels. Raises ValueError where the file holds fewer bytes than the header declares, or more."""
     dtype = _checked_dtype(header, path)
     if dtype.fields:
@@ -218,7 +194,7 @@ def _data_offset(header: Any, path: Path) -> int:
     return int(offset) or int(header.single_vox_offset)
 
 
-def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tuple[Shape, int, np.ndarray]:
+def _describe(header: Any, path: Path) -> tuple[Shape, int, np.ndarray]:
     shape = tuple(int(n) for n in header.get_data_shape())
     if len(shape) < 2 or min(shape) < 1:
         raise ValueError(f"{path}: has an impossible NIfTI header (dimensions {shape}); export the file again.")
@@ -228,7 +204,7 @@ def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tupl
     if len(extra) > 1:
         raise ValueError(f"{path}: has dimensions {shape}; at most one axis (channels) may follow x, y, z: split it.")
     try:
-        affine = np.asarray(header.get_best_affine() if affine is None else affine, np.float64)
+        affine = np.asarray(header.get_best_affine(), np.float64)
     except (HeaderDataError, ValueError) as error:
         raise ValueError(f"{path}: has an impossible orientation ({error}); export the file again.") from error
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
@@ -237,9 +213,8 @@ def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tupl
 
 
 def _to_mm(header: Any) -> np.ndarray:
-    """(4, 1) factors of the rows of an affine in the header's unit of length that give mm; 1 of no unit, or Analyze."""
-    code = int(header["xyzt_units"]) % 8 if "xyzt_units" in header else 0
-    factor = _UNIT_IN_MM.get(code, 1.0)
+    """(4, 1) factors of the rows of an affine in the header's unit of length that give mm; 1 of no unit."""
+    factor = _UNIT_IN_MM.get(int(header["xyzt_units"]) % 8, 1.0)
     return np.array([[factor], [factor], [factor], [1.0]])
 
 
@@ -276,17 +251,3 @@ def _scaled(flat: np.ndarray, slope: float, inter: float) -> np.ndarray:
     if flat.dtype.isnative and flat.flags.aligned:
         return flat
     return flat.astype(flat.dtype.newbyteorder("="))
-
-
-def _is_pair(path: Path) -> bool:
-    return path.name.lower().endswith((".hdr", ".img", ".hdr.gz", ".img.gz"))
-
-
-def _load_pair(path: Path) -> Any:
-    try:
-        image: Any = nib.load(path, mmap=False)
-    except (OSError, ImageFileError, HeaderDataError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: cannot be read as .hdr/.img pair ({error}); convert it to .nii.gz.") from error
-    if image.dataobj.offset < 0:
-        raise ValueError(f"{path}: has an impossible header (vox_offset {image.dataobj.offset}); export it again.")
-    return image

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import reprlib
 from collections.abc import Sequence
@@ -11,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
+from hasten.cases.entries import Listing, load_json
 from hasten.cases.formats import ENDINGS, ending, named_files, read_file_header
-from hasten.cases.image_folders import declared_labels, refuse_unread
+from hasten.cases.image_folders import declared_labels, pair_files
 from hasten.cases.labels import as_number, parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
@@ -32,7 +31,7 @@ def is_nnunet(content: Any) -> bool:
         return False
     entries = content.get("training")
     listed = isinstance(entries, list) and any(isinstance(entry, dict) for entry in entries)
-    return not listed and ("file_ending" in content or isinstance(content.get("dataset"), dict))
+    return not listed and "file_ending" in content
 
 
 def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> Listing:
@@ -45,14 +44,21 @@ def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> List
     channels = channel_names(content, path)
     if channels is None:
         raise ValueError(f'{path}: has no "channel_names"; add them, as in {{"0": "CT"}}.')
+    if "dataset" in content:
+        raise ValueError(
+            f'{path}: lists its cases under "dataset"; write them as a list "training", of '
+            '{"image": [...], "label": ...} each.'
+        )
     if "labels" not in content:
         raise ValueError(f'{path}: has no "labels"; add them, as in {{"background": 0, "spleen": 1}}.')
-    if "dataset" in content:
-        fields = _listed_cases(path, content["dataset"], place)
-    else:
-        fields = {"cases": _folder_cases(path, place, _file_ending(content), channels)}
-    _check_count(path, as_number(content.get("numTraining")), len(fields["cases"]))
-    return declared_listing(path, content, place, **fields)
+    cases = _folder_cases(path, place, _file_ending(content), channels)
+    stated = as_number(content.get("numTraining"))
+    if stated not in (None, len(cases)):
+        raise ValueError(
+            f'{path}: "numTraining" is {stated!r}, but {len(cases)} training cases were found; restore those that are '
+            "missing, or correct the number."
+        )
+    return declared_listing(path, content, place, cases=cases)
 
 
 def declared_listing(path: Path, content: dict[str, Any], place: FileLocator, **cases: Any) -> Listing:
@@ -132,51 +138,22 @@ def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Pat
     """The label value of each region, later ones over earlier ones; {} if the file has no "regions_class_order"."""
     if order is None:
         return {}
-    order = [as_number(value) for value in order] if isinstance(order, list) else order
-    example = [values[0] for values in regions.values()]
-    if not isinstance(order, list) or len(order) != len(regions) or not all(type(value) is int for value in order):
+    values_of = [as_number(value) for value in order] if isinstance(order, list) else []
+    painted = dict(zip(regions, values_of, strict=False))
+    if len(values_of) != len(regions) or any(painted[name] not in values for name, values in regions.items()):
+        example = [values[0] for values in regions.values()]
         raise ValueError(
             f'{path}: "regions_class_order" is {order!r}, but the {len(regions)} regions ({", ".join(regions)}) need '
-            f"one label value each, in that order, as in {example}."
+            f"one of their own label values each, in that order, as in {example}."
         )
-    for (name, values), value in zip(regions.items(), order, strict=True):
-        if value not in values:
-            raise ValueError(
-                f'{path}: "regions_class_order" paints the region "{name}" with {value}, which is not one of its '
-                f"values {list(values)}; put them in the order of the labels."
-            )
-    return dict(zip(regions, order, strict=True))
-
-
-def _listed_cases(path: Path, dataset: object, place: FileLocator) -> dict[str, Any]:
-    """The cases of the key "dataset": {ID: {"images": [a file per channel], "label": file}}."""
-    if not isinstance(dataset, dict) or not all(isinstance(entry, dict) for entry in dataset.values()):
-        raise ValueError(f'{path}: "dataset" must be {{ID: {{"images": [...], "label": ...}}}}.')
-    entries, first = [], ""
-    for case_id, entry in dataset.items():
-        images, label = entry.get("images"), entry.get("label")
-        where = f"{path}: dataset[{case_id}]"
-        if not isinstance(images, list):
-            raise ValueError(f'{where}: "images" must be a list of files, one per channel, not {images!r}.')
-        first = first or case_id
-        expected = len(dataset[first]["images"])
-        if len(images) != expected:
-            raise ValueError(
-                f"{where}: names {len(images)} image files, but the first case, {first}, {expected}; "
-                "name one per channel."
-            )
-        if not place.url:  # as in nnU-Net; a remote list must not read this environment
-            images = [os.path.expandvars(name) if isinstance(name, str) else name for name in images]
-            label = os.path.expandvars(label) if isinstance(label, str) else label
-        entries.append(case_from_entry({"id": case_id, "image": images, "label": label}, place, where))
-    return join_entries(entries, str(path))
+    return {name: value for name, value in painted.items() if isinstance(value, int)}
 
 
 def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
     """The cases of imagesTr and labelsTr, whose files end in `kind`."""
     if place.url:
         raise ValueError(
-            f'{path}: lists no files, which a remote source must; add "dataset" with every case, or copy it.'
+            f'{path}: lists no files, which a remote source must; add a "training" list, or copy the data set here.'
         )
     if ending(Path(f"a{kind}")) != kind.lower():
         raise ValueError(
@@ -186,14 +163,10 @@ def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str
     for each in folders:
         if not each.is_dir():
             raise ValueError(f"{place.folder}: has no {each.name}/, which nnU-Net's layout wants; add or rename it.")
-    cases = _channel_files(images, kind, path)
-    per_file = read_file_header(next(iter(next(iter(cases.values())).values())))[1]
-    image_of = {
-        case_id: _joined(images, case_id, files, kind, channels, per_file, path) for case_id, files in cases.items()
-    }
-    targets = {case_id: labels / f"{case_id}{kind}" for case_id in cases}
-    _check_label_maps(labels, targets, kind)
-    return tuple(Case(id=case_id, image=image, label=targets[case_id]) for case_id, image in image_of.items())
+    cases = pair_files(images, labels)
+    for case in cases:
+        _check_channels(case, channels, read_file_header(cases[0].image[0])[1], path)
+    return cases
 
 
 def with_channel_files(path: Path, content: dict[str, Any], cases: Sequence[Case]) -> tuple[Case, ...]:
@@ -214,7 +187,8 @@ def with_channel_files(path: Path, content: dict[str, Any], cases: Sequence[Case
         meant = files.get((base, kind)) if len(case.image) == 1 else None
         if meant and (match or not listed.exists()):
             per_file = per_file or read_file_header(next(iter(meant.values())))[1]
-            image = _joined(listed.parent, base, meant, kind, channels or ("image",), per_file, path)
+            image = tuple(meant[number] for number in sorted(meant))
+            _check_channels(replace(case, id=base, image=image), channels or ("image",), per_file, path)
             case = replace(case, id=base if case.id == name else case.id, image=image)
         result.append(case)
     used = {path for case in result for path in case.image}
@@ -238,93 +212,17 @@ def _numbered_files(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
     return files
 
 
-def _joined(
-    images: Path,
-    case_id: str,
-    files: dict[int, Path],
-    kind: str,
-    channels: tuple[str, ...],
-    per_file: int,
-    path: Path,
-) -> tuple[Path, ...]:
-    """The files of a case, each with `per_file` channels, in order. Raises ValueError for too many and too few."""
-    if len(channels) % per_file:
-        raise ValueError(
-            f"{next(iter(files.values()))}: holds {per_file} channels, but {path} names {len(channels)} "
-            f"({', '.join(channels)}); correct the names."
-        )
+def _check_channels(case: Case, channels: tuple[str, ...], per_file: int, path: Path) -> None:
+    """Raise ValueError for other files than one for each channel that dataset.json names, or one for all of them."""
+    kind = ending(case.image[0])
     count = len(channels) // per_file
-    _check_channels(images, case_id, files, count, kind, channels)
-    return tuple(files[index] for index in range(count))
-
-
-def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, Path]]:
-    """The files of each case by channel number, cases by name.
-
-    If no file has the number that nnU-Net requires, each file is a case. Raises ValueError if only some have one.
-    """
-    files = [file for file in sorted(images.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    names = {file: file.name.removesuffix(kind) for file in files if file.name.endswith(kind)}
-    numbered = {file: match for file, name in names.items() if (match := _NAME.fullmatch(name))}
-    cases: dict[str, dict[int, Path]] = {}
-    for file, name in names.items():
-        if numbered and file not in numbered:
-            raise ValueError(
-                f"{file}: has no channel number, as the other files have; rename it to {name}_0000{kind}, "
-                "or move it away."
-            )
-        case_id, channel = (numbered[file][1], int(numbered[file][2])) if numbered else (name, 0)
-        cases.setdefault(case_id, {})[channel] = file
-    if not cases:
-        kinds = sorted({ending(file) or file.suffix for file in files})
+    names, wanted = [file.name for file in case.image], [f"{case.id}_{index:04d}{kind}" for index in range(count)]
+    alone = [f"{case.id}{kind}"]
+    if len(channels) % per_file or (names != wanted and not (count == 1 and names == alone)):
         raise ValueError(
-            f"{images}: holds no file that ends in {kind}, the file_ending of {path}"
-            f"{f'; what it holds ends in {first_few(kinds)}' if kinds else ''}; correct file_ending or add the files."
-        )
-    return cases
-
-
-def _check_channels(
-    images: Path, case_id: str, files: dict[int, Path], count: int, kind: str, channels: tuple[str, ...]
-) -> None:
-    names = f"{len(channels)} ({', '.join(channels)})"
-    for index in range(count):
-        if index not in files:
-            raise ValueError(
-                f"{images / f'{case_id}_{index:04d}{kind}'}: does not exist, but case {case_id} needs all channels, "
-                f"{names}; restore the file or move the case away."
-            )
-    extra = next((file for index, file in sorted(files.items()) if index >= count), None)
-    if extra is not None:
-        raise ValueError(
-            f"{extra}: is a channel more than dataset.json names, {names}; "
-            "add its name to channel_names or move the file away."
-        )
-
-
-def _check_label_maps(labels: Path, targets: dict[str, Path], kind: str) -> None:
-    missing = [str(target) for target in targets.values() if not target.is_file()]
-    if missing:
-        if labels.is_dir():
-            refuse_unread(labels, [Path(name).name for name in missing])
-        raise ValueError(
-            f"{missing[0]}: does not exist{f', nor do {len(missing) - 1} more' if len(missing) > 1 else ''}; "
-            "add the label map of every case of imagesTr/, under the case's name without a channel number."
-        )
-    present = {file.name for file in labels.iterdir() if file.name.endswith(kind) and not file.name.startswith(".")}
-    without = sorted(present - {target.name for target in targets.values()})
-    if without:
-        raise ValueError(
-            f"{labels}: {len(without)} label maps have no image in imagesTr/: {first_few(without)}; "
-            "add the images or move the label maps away."
-        )
-
-
-def _check_count(path: Path, stated: object, count: int) -> None:
-    if stated is not None and stated != count:
-        raise ValueError(
-            f'{path}: "numTraining" is {stated!r}, but {count} training cases were found; '
-            "restore those that are missing, or correct the number."
+            f"{case.image[0]}: case {case.id} has {first_few(names)} of {per_file} channels each, but {path} names the "
+            f"channels {', '.join(channels)}, which need {first_few(wanted) or 'other files'}; restore the files, or "
+            "correct channel_names."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +49,7 @@ def read_picture_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     path = Path(path)
     with _open_picture(path) as picture:
         num_channels = 3 if _mode(picture, indices=False) == "RGB" else 1
-        return (1, *_size(picture, path)), num_channels, np.eye(4)
+        return (1, *_size(picture)), num_channels, np.eye(4)
 
 
 @contextmanager
@@ -66,8 +65,9 @@ def _open_picture(path: Path) -> Iterator[Image.Image]:
 
 def _pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarray:
     """The pixels (C, H, W), upright and in the file's type. Raises ValueError."""
-    if indices:
-        _check_lossless(picture, path)
+    if indices and picture.format in _LOSSY:
+        raise lossy(path, picture.format)
+    orientation = _exif_orientation(picture)  # before the pixels are decoded
     mode = _mode(picture, indices=indices)
     array = np.asarray(picture if picture.mode == mode else picture.convert(mode))
     if mode == "I" and picture.format == "PNG":  # older Pillow widens 16-bit gray PNG
@@ -77,14 +77,13 @@ def _pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarray:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     array = array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
-    return turned(array, _exif_orientation(picture))
+    return turned(array, orientation)
 
 
-def _size(picture: Image.Image, path: Path) -> tuple[int, int]:
+def _size(picture: Image.Image) -> tuple[int, int]:
     """The (H, W) of `_pixels`, without decoding the pixels."""
     width, height = picture.size
-    stated = picture.format != "PNG" or _may_have_exif(picture, path)
-    return (width, height) if stated and _exif_orientation(picture) in TRANSPOSED else (height, width)
+    return (width, height) if _exif_orientation(picture) in TRANSPOSED else (height, width)
 
 
 def write_label_picture(path: Path, label: np.ndarray) -> Path:
@@ -104,27 +103,15 @@ def _mode(picture: Image.Image, *, indices: bool) -> str:
 
 
 def _exif_orientation(picture: Image.Image) -> int:
-    """How viewers turn a picture, 1 (as it is stored) to 8. May decode a PNG."""
+    """How viewers turn a picture, 1 (as it is stored) to 8; of a PNG, as is stated before its pixels."""
+    if picture.format == "PNG" and not {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"} & set(
+        picture.info
+    ):
+        return 1
     try:
         return int(picture.getexif().get(ORIENTATION, 1))
     except (*_UNREADABLE, ValueError):
         return 1  # viewers ignore damaged EXIF, too; damaged pixels are found when they are decoded
-
-
-def _may_have_exif(picture: Image.Image, path: Path) -> bool:
-    """Whether a PNG may state an orientation, which is also allowed behind its pixels."""
-    if {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"} & picture.info.keys():
-        return True
-    behind = False
-    with path.open("rb") as file:
-        file.seek(8)
-        while len(head := file.read(8)) == 8:
-            length, kind = struct.unpack(">I4s", head)
-            behind = behind or kind == b"IDAT"
-            if behind and kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"):
-                return True
-            file.seek(length + 4, 1)
-    return False
 
 
 def turned(array: np.ndarray, orientation: int) -> np.ndarray:
@@ -158,11 +145,6 @@ def _check_kind(picture: Image.Image, path: Path) -> None:
                 f"{path}: is 16-bit with colour or alpha, which Pillow cuts to 8 bits; save it as .tif, or one 16-bit "
                 "gray file per channel."
             )
-
-
-def _check_lossless(picture: Image.Image, path: Path) -> None:
-    if picture.format in _LOSSY:
-        raise lossy(path, picture.format)
 
 
 def lossy(path: Path, kind: str) -> ValueError:

@@ -7,24 +7,18 @@ Sizes are of the archive, rounded as its publisher gives them. The MD5 sums are 
 from __future__ import annotations
 
 import difflib
-import errno
-import fcntl
 import hashlib
-import logging
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from hasten.cases.fetch import DownloadLimits, fetch
+from hasten.cases.remote import Downloader, DownloadLimits
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import expanded
-
-log = logging.getLogger(__name__)
 
 _MSD = "https://msd-for-monai.s3-us-west-2.amazonaws.com"
 _CITE_MSD = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13:4128 (2022)"
@@ -61,7 +55,7 @@ class PublicSet:
 def _decathlon(task: str, title: str, cases: int, size: float, md5: str) -> PublicSet:
     return PublicSet(
         name=task.partition("_")[2].lower(),
-        title=title,
+        title=f"MSD {title}",
         folder=task,
         page="http://medicaldecathlon.com",
         licence="CC-BY-SA 4.0",
@@ -77,20 +71,24 @@ def _decathlon(task: str, title: str, cases: int, size: float, md5: str) -> Publ
 PUBLIC: Mapping[str, PublicSet] = {
     each.name: each
     for each in (
-        _decathlon("Task01_BrainTumour", "MSD brain tumour, MR, 4 channels", 484, 7.09 * _GIB,
-                   "240a19d752f0d9e9101544901065d872"),
-        _decathlon("Task02_Heart", "MSD left atrium, MR", 20, 434 * _MIB, "06ee59366e1e5124267b774dbd654057"),
-        _decathlon("Task03_Liver", "MSD liver and tumours, CT", 131, 26.9 * _GIB, "a90ec6c4aa7f6a3d087205e23d4e6397"),
-        _decathlon("Task04_Hippocampus", "MSD hippocampus, MR", 260, 27.1 * _MIB, "9d24dba78a72977dbd1d2e110310f31b"),
-        _decathlon("Task05_Prostate", "MSD prostate, MR, 2 channels", 32, 228 * _MIB,
-                   "35138f08b1efaef89d7424d2bcc928db"),
-        _decathlon("Task06_Lung", "MSD lung tumours, CT", 63, 8.53 * _GIB, "8afd997733c7fc0432f71255ba4e52dc"),
-        _decathlon("Task07_Pancreas", "MSD pancreas and tumours, CT", 281, 11.4 * _GIB,
-                   "4f7080cfca169fa8066d17ce6eb061e4"),
-        _decathlon("Task08_HepaticVessel", "MSD hepatic vessels and tumours, CT", 303, 8.74 * _GIB,
-                   "641d79e80ec66453921d997fbf12a29c"),
-        _decathlon("Task09_Spleen", "MSD spleen, CT", 41, 1.50 * _GIB, "410d4a301da4e5b2f6f86ec3ddba524e"),
-        _decathlon("Task10_Colon", "MSD colon cancer, CT", 126, 5.81 * _GIB, "bad7a188931dc2f6acf72b08eb6202d0"),
+        _decathlon(
+            "Task01_BrainTumour", "brain tumour, MR, 4 channels", 484, 7.09 * _GIB, "240a19d752f0d9e9101544901065d872"
+        ),
+        _decathlon("Task02_Heart", "left atrium, MR", 20, 434 * _MIB, "06ee59366e1e5124267b774dbd654057"),
+        _decathlon("Task03_Liver", "liver and tumours, CT", 131, 26.9 * _GIB, "a90ec6c4aa7f6a3d087205e23d4e6397"),
+        _decathlon("Task04_Hippocampus", "hippocampus, MR", 260, 27.1 * _MIB, "9d24dba78a72977dbd1d2e110310f31b"),
+        _decathlon("Task05_Prostate", "prostate, MR, 2 channels", 32, 228 * _MIB, "35138f08b1efaef89d7424d2bcc928db"),
+        _decathlon("Task06_Lung", "lung tumours, CT", 63, 8.53 * _GIB, "8afd997733c7fc0432f71255ba4e52dc"),
+        _decathlon("Task07_Pancreas", "pancreas and tumours, CT", 281, 11.4 * _GIB, "4f7080cfca169fa8066d17ce6eb061e4"),
+        _decathlon(
+            "Task08_HepaticVessel",
+            "hepatic vessels and tumours, CT",
+            303,
+            8.74 * _GIB,
+            "641d79e80ec66453921d997fbf12a29c",
+        ),
+        _decathlon("Task09_Spleen", "spleen, CT", 41, 1.50 * _GIB, "410d4a301da4e5b2f6f86ec3ddba524e"),
+        _decathlon("Task10_Colon", "colon cancer, CT", 126, 5.81 * _GIB, "bad7a188931dc2f6acf72b08eb6202d0"),
         PublicSet(
             name="membrane",
             title="ISBI 2012 serial-section EM of the Drosophila ventral nerve cord, with membranes",
@@ -118,7 +116,7 @@ PUBLIC: Mapping[str, PublicSet] = {
             "annotations as masks/NAME.xml; slides are 0.3 to 6 GiB each",
         ),
     )
-}  # fmt: skip
+}
 
 
 def public_set(name: str) -> PublicSet:
@@ -177,33 +175,20 @@ def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimit
         return target
     if not public.url:
         raise ValueError(f"{public.name}: its publisher has no archive to fetch; {public.by_hand}: {public.page}")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"{home}: can't be made ({error.strerror}); name another folder with --to or ${HOME}"
-        ) from None
-    with _lock(home / f".{public.folder}.lock"):
-        if target.is_dir() and any(target.iterdir()):
-            return target
-        archives = home / ".archives"
-        archive = fetch(public.url, archives, limits=limits).path
-        _check(archive, public)
-        _unpack(archive, target)
-        archive.unlink()
+    archive = Downloader(home / ".archives", limits).fetch(public.url)
+    _check(archive, public)
+    _unpack(archive, target)
+    archive.unlink(missing_ok=True)
     return target
 
 
 def _check(archive: Path, public: PublicSet) -> None:
-    if not public.md5:
-        return
     with archive.open("rb") as file:
         md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if md5 != public.md5:
         archive.unlink()
         raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again; "
-            "if the sum is the same then, the archive was changed by its publisher or in transit."
+            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again."
         )
 
 
@@ -212,38 +197,13 @@ def _unpack(archive: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".partial", dir=target.parent) as fresh:
         try:
             with tarfile.open(archive) as file:
-                file.extractall(fresh, filter=_checked_member)
+                file.extractall(fresh, filter="data")
         except tarfile.FilterError as error:
             raise ValueError(f"{archive}: is not unpacked: {error}. Don't use this archive.") from None
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ValueError(f"{target}: the disk is full; free some space or name another folder.") from None
-            raise
+            raise ValueError(f"{target}: can't be written ({error}); free some space or name another folder.") from None
         if target.is_dir():
+            if any(target.iterdir()):  # another process was faster
+                return
             target.rmdir()
         Path(fresh, target.name).rename(target)
-
-
-def _checked_member(member: tarfile.TarInfo, into: str) -> tarfile.TarInfo | None:
-    """A file, folder or inner link; None for other systems' housekeeping. Raises FilterError for what leads out."""
-    parts = PurePosixPath(member.name).parts
-    if any(part.startswith("._") or part in (".DS_Store", "__MACOSX") for part in parts):
-        return None
-    return tarfile.data_filter(member, into)
-
-
-@contextmanager
-def _lock(lock: Path) -> Iterator[None]:
-    """A lock for one process at a time; others wait, and then find the set."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("%s: another process fetches it; waiting", lock)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            log.info("%s: this file system has no locks", lock)
-        yield
-    finally:
-        os.close(handle)

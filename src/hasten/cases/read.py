@@ -28,12 +28,7 @@ def read_image(case: Case) -> Volume:
         volumes.append(volume)
     first = volumes[0]
     for path, volume in zip(case.image[1:], volumes[1:], strict=True):
-        if volume.array.shape[1:] != first.array.shape[1:]:
-            raise ValueError(
-                f"{path}: its shape {volume.array.shape[1:]} differs from {first.array.shape[1:]} of {case.image[0]}; "
-                f"resample the channels of case {case.id} onto one grid."
-            )
-        check_affine(volume.affine, path, first.affine, case.image[0], first.array.shape[1:])
+        _check_grid(volume, path, first, case.image[0])
     if len(volumes) == 1:
         return first
     return Volume(np.concatenate([volume.array for volume in volumes]), first.affine)
@@ -52,13 +47,18 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
         raise ValueError(
             f"{case.label}: has {volume.array.shape[0]} channels; store the label map as one channel of label values."
         )
-    if volume.array.shape[1:] != image.array.shape[1:]:
-        raise ValueError(
-            f"{case.label}: its shape {volume.array.shape[1:]} differs from {image.array.shape[1:]} of {case.image[0]} "
-            "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
-        )
-    check_affine(volume.affine, case.label, image.affine, case.image[0], image.array.shape[1:])
+    _check_grid(volume, case.label, image, case.image[0])
     return to_class_index(volume.array[0], labels, case.label, ignore)
+
+
+def _check_grid(volume: Volume, path: Path, reference: Volume, reference_path: Path) -> None:
+    shape, wanted = volume.array.shape[1:], reference.array.shape[1:]
+    if shape != wanted:
+        raise ValueError(
+            f"{path}: its shape {shape} differs from {wanted} of {reference_path} (D, H, W); resample it onto that "
+            "grid, or correct the pairing of the files."
+        )
+    check_affine(volume.affine, path, reference.affine, reference_path, wanted)
 
 
 def check_affine(

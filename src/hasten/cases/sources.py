@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import tarfile
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.cases.case_lists import read_csv_list, read_decathlon, read_json_list
+from hasten.cases.case_lists import read_csv_list, read_json_list
 from hasten.cases.dicom import is_series
 from hasten.cases.entries import Listing, pause_garbage_collection
-from hasten.cases.fetch import DownloadLimits
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
-from hasten.cases.remote import Downloader, companions, fetch_all, mirror
+from hasten.cases.remote import Downloader, DownloadLimits, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
@@ -109,16 +106,11 @@ def with_ignore(listing: Listing, value: int | None) -> Listing:
     """
     if value is None:
         return listing
-    if listing.ignore not in (None, value):
-        raise ValueError(
-            f'data.ignore={value}: {listing.source} declares the label "ignore" as {listing.ignore}; leave data.ignore '
-            "out, or correct that."
-        )
     name = (listing.labels or {}).get(value)
-    if name is not None:
+    if name is not None or listing.ignore not in (None, value):
+        declared = f'the class "{name}"' if name is not None else f'the label "ignore" as {listing.ignore}'
         raise ValueError(
-            f'data.ignore={value}: is the class "{name}" of {listing.source}; give the value of the voxels that are '
-            "not annotated, or take it out of the labels there."
+            f"data.ignore={value}: {listing.source} declares {declared}; leave data.ignore out, or correct that."
         )
     return replace(listing, ignore=value)
 
@@ -127,7 +119,7 @@ def with_ignore(listing: Listing, value: int | None) -> Listing:
 def _read_listing(path: Path, place: FileLocator) -> Listing:
     if path.is_dir():
         listed = path / "dataset.json"
-        return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
+        return read_json_list(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
     check_regular(path, path)
@@ -136,11 +128,9 @@ def _read_listing(path: Path, place: FileLocator) -> Listing:
             return read_json_list(path, place)
         case ".csv":
             return read_csv_list(path, place)
-    archive = zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
     raise ValueError(
-        f"{path}: is an archive; unpack it and name the folder."
-        if archive
-        else f"{path}: is no source of cases; name a data set folder, its dataset.json, or a JSON or CSV list."
+        f"{path}: is no source of cases; name a data set folder (unpack archives), its dataset.json, or a JSON or CSV "
+        "list."
     )
 
 
@@ -163,14 +153,10 @@ def _check_cases(listing: Listing) -> None:
                 f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "
                 "restore them or remove their cases from the source."
             )
-        if len(set(map(str, files))) == len(files):
-            continue
-        shared = [
-            p for p, count in Counter(p for case in listing.cases for p in {*_files(case, kind)}).items() if count > 1
-        ]
+        shared = [name for name, count in Counter(map(str, files)).items() if count > 1]
         if shared:
             log.warning(
-                "%s: %d %s files are named for more than one case: %s; check whether each case has its own",
+                "%s: %d %s files are named more than once: %s; check whether each case has its own",
                 listing.source,
                 len(shared),
                 kind,

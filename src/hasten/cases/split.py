@@ -22,6 +22,8 @@ _NUM_FOLDS = 5
 _SPLITS_FINAL = "splits_final.json"
 _NNUNET_FOLDS = 5
 _NNUNET_SEED = 12345
+Fold = tuple[set[str], set[str]]
+"""Ids of the training and the validation cases."""
 
 
 def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -36,12 +38,10 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     match config.by:
         case "fraction":
             held_out = _draw_fraction([case.id for case in cases], config)
-        case "fold":
-            held_out = _fold_of_source(case_set, config) or _draw_fold([case.id for case in cases], config)
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
-        case "nnunet":
-            training, held_out = nnunet_fold(case_set, config.fold or 0)
+        case "fold" | "nnunet":
+            training, held_out = _fold(case_set, config)
             cases = [case for case in cases if case.id in training | held_out]
         case unknown:
             raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold, list or nnunet.")
@@ -143,55 +143,54 @@ def _draw_fraction(ids: list[str], config: SplitConfig) -> set[str]:
 
 def fold_numbers(case_set: CaseSet, config: SplitConfig) -> list[int]:
     """The numbers of the folds, for data.split.by fold or nnunet. Raises ValueError for folds that there can't be."""
+    return list(_folds_of(case_set, config)[1])
+
+
+def _folds_of(case_set: CaseSet, config: SplitConfig) -> tuple[str, dict[int, Fold]]:
+    """Where the folds of a set are from, and each by its number: nnU-Net's, the source's, or drawn. Raises ValueError.
+
+    nnU-Net's are those of a splits_final.json in $nnUNet_preprocessed/DatasetNNN_Name or beside the dataset.json, else
+    the five that nnU-Net itself would draw.
+    """
+    ids = sorted(case.id for case in case_set.cases)
     if config.by == "nnunet":
-        return list(range(len(nnunet_folds(case_set)[1])))
-    if not case_set.folds:
-        return list(range(_NUM_FOLDS if config.num_folds is None else config.num_folds))
-    numbers = sorted(set(case_set.folds.values()))
-    if config.num_folds not in (None, len(numbers)):
-        raise ValueError(
-            f"data.split.num_folds is {config.num_folds}, but {case_set.source} gives its cases {len(numbers)} folds: "
-            f"{first_few(numbers, 8)}; leave num_folds out, or take the folds out of the list to draw others."
-        )
-    return numbers
+        path = find_splits(case_set)
+        return str(path or case_set.source), dict(enumerate(_read_splits(path) if path else draw_nnunet_folds(ids)))
+    numbers, count = sorted(set(case_set.folds.values())), config.num_folds
+    if numbers:
+        unplaced = [case_id for case_id in case_set.held_out if case_id not in case_set.folds]
+        if unplaced or count not in (None, len(numbers)):
+            raise ValueError(
+                f"{case_set.source}: gives its cases the folds {first_few(numbers, 8)}"
+                f"{f', and holds out cases that are in none: {first_few(unplaced)}' if unplaced else ''}; correct "
+                "them, leave data.split.num_folds out, or set data.split.by=list to validate on what is held out."
+            )
+        parts = {number: {each for each, fold in case_set.folds.items() if fold == number} for number in numbers}
+    else:
+        count = _NUM_FOLDS if count is None else count
+        if not 2 <= count <= len(ids):
+            raise ValueError(
+                f"data.split.num_folds is {count}; it must lie between 2 and the number of cases, {len(ids)}."
+            )
+        order = _shuffled(ids, config.seed)
+        parts = {number: set(order[number::count]) for number in range(count)}
+    return str(case_set.source), {number: (set(ids) - part, part) for number, part in parts.items()}
 
 
-def _fold_of_source(case_set: CaseSet, config: SplitConfig) -> set[str]:
-    """The cases of the fold in the source; none where it gives no folds. Raises ValueError."""
-    folds = case_set.folds
-    if not folds:
-        return set()
-    unplaced = [case_id for case_id in case_set.held_out if case_id not in folds]
-    if unplaced:
+def _fold(case_set: CaseSet, config: SplitConfig) -> Fold:
+    """The ids of the training and the validation cases of a fold, possibly not all of the set. Raises ValueError."""
+    where, folds = _folds_of(case_set, config)
+    if config.fold not in folds:
+        raise ValueError(f"data.split.fold is {config.fold}; {where} has the folds {first_few(list(folds), 8)}.")
+    train, validation = folds[config.fold]
+    unknown = sorted((train | validation) - {case.id for case in case_set.cases})
+    if unknown or not train or not validation or train & validation:
         raise ValueError(
-            f"{case_set.source}: has folds, and holds out {len(unplaced)} cases that are in none: "
-            f"{first_few(unplaced)}; give them a fold, take them out, or set data.split.by=list to validate on them."
+            f"{where}: fold {config.fold} must have training and validation cases of {case_set.source}, none in "
+            f"both{f', but names {first_few(unknown)}' if unknown else ''}; correct it, or "
+            "draw others (data.split.by=fold)."
         )
-    numbers = sorted(set(folds.values()))
-    held_out = {case_id for case_id, fold in folds.items() if fold == config.fold}
-    if not held_out:
-        raise ValueError(
-            f"data.split.fold is {config.fold}; {case_set.source} gives its cases the folds {first_few(numbers, 8)}."
-        )
-    if len(held_out) == len(case_set.cases):
-        raise ValueError(
-            f"{case_set.source}: all {len(held_out)} cases are in fold {config.fold}, which leaves none to train on; "
-            "give them several folds."
-        )
-    return held_out
-
-
-def _draw_fold(ids: list[str], config: SplitConfig) -> set[str]:
-    assert config.num_folds is not None
-    assert config.fold is not None
-    if not 2 <= config.num_folds <= len(ids):
-        raise ValueError(
-            f"data.split.num_folds is {config.num_folds}; it must lie between 2 and the number of cases, {len(ids)}."
-        )
-    if not 0 <= config.fold < config.num_folds:
-        last = config.num_folds - 1
-        raise ValueError(f"data.split.fold is {config.fold}; with {config.num_folds} folds it must be 0 to {last}.")
-    return {case_id for i, case_id in enumerate(_shuffled(ids, config.seed)) if i % config.num_folds == config.fold}
+    return train, validation
 
 
 def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
@@ -218,37 +217,6 @@ def _shuffled(ids: list[str], seed: int) -> list[str]:
     return [ids[i] for i in np.random.default_rng(seed).permutation(len(ids))]
 
 
-def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
-    """Ids of the training and the validation cases of a fold, possibly not all cases of the set.
-
-    A splits_final.json is looked for in $nnUNet_preprocessed/DatasetNNN_Name, then beside the dataset.json; without
-    one the folds are the five that nnU-Net itself would draw. Raises ValueError for a fold that does not exist, a
-    file of another form, and ids that the set lacks.
-    """
-    where, splits = nnunet_folds(case_set)
-    ids = [case.id for case in case_set.cases]
-    if not 0 <= fold < len(splits):
-        raise ValueError(f"data.split.fold is {fold}; {where} has {len(splits)} folds, 0 to {len(splits) - 1}.")
-    train, validation = splits[fold]
-    unknown = sorted((train | validation) - set(ids))
-    if unknown:
-        raise ValueError(
-            f"{where}: fold {fold} names {len(unknown)} cases that {case_set.source} lacks: {first_few(unknown)}; "
-            "restore the cases, or correct the file."
-        )
-    if not train or not validation or train & validation:
-        wrong = "has cases in both parts" if train & validation else "leaves a part empty"
-        raise ValueError(f"{where}: fold {fold} {wrong}; correct the file, or set data.split.by=fold.")
-    return train, validation
-
-
-def nnunet_folds(case_set: CaseSet) -> tuple[str, list[tuple[set[str], set[str]]]]:
-    """The source of a set's folds, and the ids of the training and validation cases of each. Raises ValueError."""
-    path = find_splits(case_set)
-    splits = _read_splits(path) if path else draw_nnunet_folds(sorted(case.id for case in case_set.cases))
-    return str(path or case_set.source), splits
-
-
 def find_splits(case_set: CaseSet) -> Path | None:
     """The splits_final.json of a set, if there is one."""
     folder = case_set.source if case_set.source.is_dir() else case_set.source.parent
@@ -257,7 +225,7 @@ def find_splits(case_set: CaseSet) -> Path | None:
     return next((place / _SPLITS_FINAL for place in (*places, folder) if (place / _SPLITS_FINAL).is_file()), None)
 
 
-def draw_nnunet_folds(ids: list[str]) -> list[tuple[set[str], set[str]]]:
+def draw_nnunet_folds(ids: list[str]) -> list[Fold]:
     """The folds that nnU-Net draws from sorted ids: scikit-learn's shuffled KFold with its seed.
 
     Raises ValueError for fewer cases than folds.
@@ -273,7 +241,7 @@ def draw_nnunet_folds(ids: list[str]) -> list[tuple[set[str], set[str]]]:
     return [(set(ids) - part, part) for part in parts]
 
 
-def _read_splits(path: Path) -> list[tuple[set[str], set[str]]]:
+def _read_splits(path: Path) -> list[Fold]:
     content = load_json(path)
     try:
         splits = [(set(map(str, fold["train"])), set(map(str, fold["val"]))) for fold in content]

@@ -23,24 +23,21 @@ TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
 _ALPHA = (1, 2)
 """What TIFF's tag ExtraSamples says of a sample that is opacity; any other is a channel."""
-_WIDENED: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
 _DEPTH = "ZIQ"
 """tifffile's letters for slices, and for pages of which nothing is said."""
-_LOSSY = (
-    "OJPEG", "JPEG", "JPEG_LOSSY", "ALT_JPEG", "JPEG2000", "JPEG_2000_LOSSY", "APERIO_JP2000_YCBC", "APERIO_JP2000_RGB",
-    "WEBP", "JPEGXL", "JPEGXL_DNG", "JPEGXR", "JPEGXR_NDPI", "LERC",
-)  # fmt: skip
+_LOSSY = re.compile("O?JPEG|ALT_JPEG|JPEG_?(LOSSY|2000|2000_LOSSY|XL|XL_DNG|XR|XR_NDPI)|APERIO_JP2000_.*|WEBP|LERC")
 """tifffile's names of compressions that may change values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Stack:
-    """The one image of a file, and what its pages are."""
+    """The one image of a file, and the meaning of its axes."""
 
     path: Path
     series: Any
-    lead: tuple[tuple[str, int], ...]
-    """tifffile's letter and the length of each axis, longer than 1, that runs over pages."""
+    axes: str
+    """tifffile's letters of the axes that are longer than 1, and always Y and X."""
+    lengths: tuple[int, ...]
 
     @property
     def page(self) -> Any:
@@ -49,7 +46,7 @@ class _Stack:
     @property
     def samples(self) -> list[int]:
         """The samples of a pixel that are channels: all but opacity."""
-        return [i for i in range(self.page.samplesperpixel) if i not in alpha_samples(self.page)]
+        return [i for i in range(self.length("S")) if i not in alpha_samples(self.page)]
 
     @property
     def has_palette(self) -> bool:
@@ -60,11 +57,7 @@ class _Stack:
         return int(self.page.tags.valueof(ORIENTATION, 1))
 
     def length(self, letters: str) -> int:
-        return math.prod(length for letter, length in self.lead if letter in letters)
-
-    @property
-    def depth(self) -> int:
-        return self.length(_DEPTH) * int(self.page.shaped[1])
+        return math.prod(length for letter, length in zip(self.axes, self.lengths, strict=True) if letter in letters)
 
     @property
     def num_channels(self) -> int:
@@ -73,8 +66,8 @@ class _Stack:
 
     @property
     def shape(self) -> Shape:
-        height, width = self.page.shaped[2:4]
-        return (self.depth, *((width, height) if self.orientation in TRANSPOSED else (height, width)))
+        height, width = self.length("Y"), self.length("X")
+        return (self.length(_DEPTH), *((width, height) if self.orientation in TRANSPOSED else (height, width)))
 
 
 def is_stack(path: Path) -> bool:
@@ -82,23 +75,22 @@ def is_stack(path: Path) -> bool:
     return path.name.lower().endswith(TIFF_ENDINGS) and read_tiff_header(path)[0][0] > 1
 
 
-def read_tiff(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
-    """Read a TIFF as (C, D, H, W), or a part of its slices (D), and then only their pages.
+def read_tiff(path: str | Path, *, indices: bool = False) -> Volume:
+    """Read a TIFF as (C, D, H, W).
 
     The voxels are those that `tifffile.imread` gives, upright; bits and float16 are widened. Samples and what the file
     calls channels are channels, the former the faster; opacity is left out. Pages of which nothing is said are slices.
     The voxel sizes of several slices, where ImageJ's or OME's description states units, make the affine (in mm, no
-    rotation, no origin), but those of a `spacing_file` come before them; it is the identity otherwise, and always that
-    of the whole stack. `indices` reads a label map: a colour-mapped page as its indices, and no lossy compression.
-    Raises ValueError for time series, for axes that may be either, and for pages of different size or type, named by
-    their number from 1.
+    rotation, no origin), but those of a `spacing_file` come before them; it is the identity otherwise. `indices` reads
+    a label map: a colour-mapped page as its indices, and no lossy compression. Raises ValueError for time series, for
+    axes that may be either, and for pages of different size or type.
     """
     path = Path(path)
     with open_tiff(path) as tiff:
         stack = _stack_of(tiff, path)
-        if indices and stack.page.compression.name in _LOSSY:
+        if indices and _LOSSY.fullmatch(stack.page.compression.name):
             raise lossy(path, stack.page.compression.name)
-        array = _voxels(stack, part)
+        array = _voxels(stack)
         affine = _affine_of(stack, tiff)
         palette = None if indices or not stack.has_palette else np.asarray(stack.page.colormap)
         samples, orientation = stack.samples, stack.orientation
@@ -163,116 +155,62 @@ def _stack_of(tiff: Any, path: Path) -> _Stack:
     try:
         every = tiff.series
         series, first = every[0], every[0].keyframe
-        axes = list(zip(series.get_axes(False), series.get_shape(False), strict=True))
+        described = list(zip(series.get_axes(False), series.get_shape(False), strict=True))
     except Exception as error:  # any error of a damaged file
         raise ValueError(f"{path}: its pages can't be read ({first_line(error)}); save it again.") from error
     if len(every) > 1:
-        _refuse_several(tiff, path)
-    described = {"imagej": tiff.is_imagej, "ome": "<OME" in first.description[:2000]}
-    if any(is_described and series.kind != kind for kind, is_described in described.items()):
-        raise _misfit(tiff, path)
+        two = " and ".join(f"{each.shape} {each.dtype}" for each in every[:2])
+        raise ValueError(
+            f"{path}: holds {len(every)} images, of {two}; a volume needs pages of one image, size and type: save "
+            "the others apart."
+        )
+    kinds = {"imagej": tiff.is_imagej, "ome": "<OME" in first.description[:2000]}
+    wrong_kind = any(is_described and series.kind != kind for kind, is_described in kinds.items())
+    if wrong_kind or not _holds_all_pages(series, tiff):
+        raise ValueError(
+            f"{path}: its description does not fit its {len(tiff.pages)} pages; save the whole stack as one file again."
+        )
     if first.dtype is None or first.dtype.kind not in "biuf":
         kind = first.dtype or f"{first.bitspersample} bits"
         raise ValueError(f"{path}: stores voxels of {kind}; save it as float32 or an integer type.")
-    inner = "YXSZ" if first.shaped[1] > 1 else "YXS"
-    lead = tuple((letter, int(length)) for letter, length in axes if length > 1 and letter not in inner)
-    stack = _Stack(path=path, series=series, lead=lead)
-    _check_axes(stack)
-    _check_pages(stack, tiff)
-    return stack
-
-
-def _check_axes(stack: _Stack) -> None:
-    letters = [letter for letter, _ in stack.lead]
-    pages = math.prod(length for _, length in stack.lead)
-    if math.prod(stack.series.get_shape(False)) != pages * math.prod(stack.page.shaped):
+    axes = [(letter, int(length)) for letter, length in described if length > 1 or letter in "YX"]
+    letters = "".join(letter for letter, _ in axes)
+    depths = sum(letter in _DEPTH for letter in letters)
+    if depths > 1 or not set(letters) <= {*"CSYX", *_DEPTH} or len(set(letters)) < len(letters):
         raise ValueError(
-            f"{stack.path}: calls its axes {stack.series.get_axes(False)}, but its pages are {stack.page.shaped[2:4]} "
-            "(H, W); save the array with rows and columns as its last axes (in Python tifffile.imwrite(path, "
-            "numpy.moveaxis(array, -1, 0), photometric='minisblack', metadata={'axes': 'CYX'}))."
+            f"{path}: has the axes {letters} of {' x '.join(str(length) for _, length in axes)}; a volume has rows and "
+            "columns, and at most slices and channels: save each frame of a time series as a file of its own, and name "
+            "the axes (in Python tifffile.imwrite(path, array, photometric='minisblack', metadata={'axes': 'ZCYX'}))."
         )
-    if "T" in letters:
-        raise ValueError(
-            f"{stack.path}: is a time series of {stack.length('T')} frames; save each frame as a file of its own, or, "
-            "if the frames are slices, change that in the stack's properties (ImageJ: Image > Properties)."
-        )
-    deep = sum(letter in _DEPTH for letter in letters) + (stack.page.shaped[1] > 1)
-    if deep > 1 or not set(letters) <= {"C", *_DEPTH}:
-        shape = " x ".join(str(length) for _, length in stack.lead)
-        raise ValueError(
-            f"{stack.path}: holds {shape} pages, and does not say which axis is channels and which is slices; save it "
-            "with its axes named (in Python tifffile.imwrite(path, array, photometric='minisblack', "
-            "metadata={'axes': 'ZCYX'}))."
-        )
+    return _Stack(path=path, series=series, axes=letters, lengths=tuple(length for _, length in axes))
 
 
-def _check_pages(stack: _Stack, tiff: Any) -> None:
-    needed, pages = math.prod(length for _, length in stack.lead), stack.series.pages
-    missing = stack.series.dataoffset is None and len(pages) != needed
-    if missing or (stack.series.kind == "ome" and any(page is None or page.parent is not tiff for page in pages)):
-        raise _misfit(tiff, stack.path)
+def _holds_all_pages(series: Any, tiff: Any) -> bool:
+    if series.dataoffset is None and len(series.pages) * math.prod(series.keyframe.shaped) != series.size:
+        return False
+    return series.kind != "ome" or all(page is not None and page.parent is tiff for page in series.pages)
 
 
-def _misfit(tiff: Any, path: Path) -> ValueError:
-    return ValueError(
-        f"{path}: its description does not fit its {len(tiff.pages)} pages; save the whole stack as one file again."
-    )
-
-
-def _refuse_several(tiff: Any, path: Path) -> None:
-    def summary(page: Any) -> str:
-        return f"{page.shaped[2:4]} (H, W), {page.shaped[0] * page.shaped[4]} x {page.dtype}"
-
-    first = summary(tiff.pages[0])
-    odd = next(((number, summary(page)) for number, page in enumerate(tiff.pages, 1) if summary(page) != first), None)
-    what = f"page {odd[0]} is {odd[1]}, but page 1 is {first}" if odd else f"it describes {len(tiff.series)} images"
-    raise ValueError(f"{path}: {what}; a volume needs pages of one image, size and type: save the others apart.")
-
-
-def _voxels(stack: _Stack, part: slice) -> np.ndarray:
-    """The samples of the slices of `part`, (groups, samples, D, H, W): groups are channels on pages of their own."""
-    page = stack.page
-    numbers = np.arange(math.prod(length for _, length in stack.lead)).reshape([length for _, length in stack.lead])
-    if [letter for letter, _ in stack.lead][1:] == ["C"]:
-        numbers = numbers.T
-    numbers = numbers.reshape(stack.length("C"), -1)
-    separate, thick, height, width, contiguous = page.shaped
-    if thick == 1:
-        numbers = numbers[:, part]
-    kind: np.dtype[Any] = _WIDENED.get(page.dtype.name, page.dtype.newbyteorder("="))
-    out = np.empty((*numbers.shape, separate, contiguous, thick, height, width), kind)
+def _voxels(stack: _Stack) -> np.ndarray:
+    """(groups, samples, D, H, W): groups are channels that are no samples."""
+    page, size = stack.page, stack.series.parent.filehandle.size
     try:
-        mapped = _mapped(stack)
-        for at, number in np.ndenumerate(numbers):
-            pixels = _decoded(stack, int(number)) if mapped is None else mapped[number]
-            out[at] = np.moveaxis(pixels.reshape(page.shaped), 4, 1)
+        end = max(data_end(each) for each in stack.series.pages if each is not None)
+        if stack.series.dataoffset is not None:
+            end = stack.series.dataoffset + stack.series.size * page.dtype.itemsize
+        if end > size:
+            raise ValueError(f"the file is cut short: {size} bytes of at least {end}")
+        array = stack.series.asarray(maxworkers=1).reshape(stack.lengths)
     except Exception as error:  # codecs have errors of their own, and so has one that is missing
         raise ValueError(
             f"{stack.path}: its {page.compression.name} data can't be decoded ({first_line(error)}); check it, or save "
             "it without compression."
         ) from error
-    # Of pages and thick one is 1.
-    samples = np.moveaxis(out, 1, 3).reshape(len(numbers), separate * contiguous, -1, height, width)
-    return samples if thick == 1 else samples[:, :, part]
-
-
-def _decoded(stack: _Stack, number: int) -> np.ndarray:
-    page = stack.series.pages[number]
-    size = stack.series.parent.filehandle.size
-    if data_end(page) > size:
-        raise ValueError(f"the file is cut short: {size} bytes of at least {data_end(page)}")
-    pixels: np.ndarray = page.asarray(maxworkers=1)
-    return pixels
-
-
-def _mapped(stack: _Stack) -> np.ndarray | None:
-    """The pages (N, ...) of a file that holds them in one piece, without reading them; None for others."""
-    if stack.series.dataoffset is None:
-        return None
-    kind = stack.series.parent.byteorder + stack.page.dtype.char
-    pages = (-1, *stack.page.shaped)
-    count = math.prod(length for _, length in stack.lead) * math.prod(stack.page.shaped)
-    return np.memmap(stack.path, kind, "r", stack.series.dataoffset, (count,)).reshape(pages)
+    widened = {"bool": np.uint8, "float16": np.float32}.get(page.dtype.name, page.dtype.newbyteorder("="))
+    groups = ("C", "S", _DEPTH, "Y", "X")
+    order = [at for letters in groups for at, letter in enumerate(stack.axes) if letter in letters]
+    shape = [stack.length(letters) for letters in groups]
+    return np.ascontiguousarray(array.transpose(order).reshape(shape), widened)
 
 
 def read_pixel_size(path: Path) -> tuple[float, float, float] | None:
@@ -283,7 +221,7 @@ def read_pixel_size(path: Path) -> tuple[float, float, float] | None:
 
 
 def _affine_of(stack: _Stack, tiff: Any) -> np.ndarray:
-    return np.eye(4) if stack.depth == 1 else _stated_sizes(stack, tiff)
+    return np.eye(4) if stack.shape[0] == 1 else _stated_sizes(stack, tiff)
 
 
 def _stated_sizes(stack: _Stack, tiff: Any) -> np.ndarray:
@@ -291,7 +229,7 @@ def _stated_sizes(stack: _Stack, tiff: Any) -> np.ndarray:
     stated = None if beside is None else _stated_affine(beside)
     if stated is not None:
         return stated
-    flat = stack.depth == 1
+    flat = stack.shape[0] == 1
     if tiff.is_imagej:
         return _imagej_affine(tiff.imagej_metadata, stack.page, flat)
     return _ome_affine(tiff.ome_metadata, flat) if tiff.is_ome else np.eye(4)
@@ -346,17 +284,12 @@ def _stated_affine(path: Path) -> np.ndarray | None:
     """Affine of `{"spacing": [D, H, W]}` in mm; None if the file has no such key. Raises ValueError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read as the spacing of a TIFF ({error}); correct or remove it.") from error
-    spacing = content.get("spacing") if isinstance(content, dict) else None
-    if spacing is None:
-        return None
-    if not isinstance(spacing, list) or len(spacing) != 3 or not all(_is_length(each) for each in spacing):
-        raise ValueError(
-            f'{path}: "spacing" is {spacing!r}; state three lengths in mm, (D, H, W), as in [3, 0.5, 0.5].'
-        )
-    return np.diag([*(float(each) for each in reversed(spacing)), 1.0])
-
-
-def _is_length(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+        spacing = content.get("spacing") if isinstance(content, dict) else None
+        if spacing is None:
+            return None
+        depth, height, width = map(float, spacing)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: can't be read as the spacing of a TIFF ({error}); correct or remove it.") from error
+    if not 0 < min(depth, height, width) <= max(depth, height, width) < math.inf:
+        raise ValueError(f'{path}: "spacing" is {spacing}; state three lengths in mm, (D, H, W), as in [3, 0.5, 0.5].')
+    return np.diag([width, height, depth, 1.0])

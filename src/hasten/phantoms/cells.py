@@ -46,19 +46,22 @@ def write_cells(
     out: str | Path,
     *,
     num_cases: int = 24,
-    shape: tuple[int, int] = (768, 1024),
+    shape: tuple[int, ...] = (768, 1024),
     radius: float = 26.0,
     filled: float = 0.55,
     value: int = 1,
     seed: int = 0,
     num_threads: int = 2,
 ) -> Path:
-    """images/ and labels/ of them as PNG; `value` is what a cell has in the label maps. Raises ValueError."""
+    """images/ and labels/ of them as PNG, of `shape` (H, W) or (1, H, W).
+
+    value: what a cell has in the label maps. Raises ValueError.
+    """
     if not 1 <= value <= 255:
         raise ValueError(f"cells: value is {value}; needs 1 to 255.")
 
     def make(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, label = make_cells(index, shape=shape, radius=radius, filled=filled, seed=seed)
+        image, label = make_cells(index, shape=(shape[-2], shape[-1]), radius=radius, filled=filled, seed=seed)
         return image, label * np.uint8(value)
 
     names = numbered("cells", num_cases)

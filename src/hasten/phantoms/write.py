@@ -41,7 +41,7 @@ def write_volumes(
         for folder, array in zip(folders, make(index), strict=True):
             write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
 
-    _run_parallel(write, len(names), num_threads, out)
+    run_parallel(write, len(names), num_threads, out)
     _write_json(
         out / "dataset.json",
         {
@@ -73,7 +73,7 @@ def write_pictures(
         for folder, array in zip(folders, make(index), strict=True):
             Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
 
-    _run_parallel(write, len(names), num_threads, out)
+    run_parallel(write, len(names), num_threads, out)
     _write_json(out / "labels.json", {str(value): name for value, name in labels.items()})
     return out
 
@@ -85,7 +85,8 @@ def numbered(stem: str, count: int) -> list[str]:
     return [f"{stem}_{index:03d}" for index in range(count)]
 
 
-def _run_parallel(write: Callable[[int], None], count: int, num_threads: int, out: Path) -> None:
+def run_parallel(write: Callable[[int], None], count: int, num_threads: int, out: Path) -> None:
+    """Call `write` with each number below `count`, on several threads. An OSError names `out`."""
     with naming(out), ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(write, range(count)))
 

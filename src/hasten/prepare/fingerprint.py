@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
@@ -150,25 +151,9 @@ def fingerprint_to_dict(fingerprint: Fingerprint) -> dict[str, Any]:
 def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
     """The inverse of `fingerprint_to_dict`, also from JSON, where keys are strings and tuples are lists."""
     of_case = values["of_case"]
-    shapes, spacings = ([tuple(row) for row in values[name]] for name in ("shapes", "spacings"))
-    return Fingerprint(
-        **{
-            **{name: value for name, value in values.items() if name != "of_case"},
-            "channels": tuple(values["channels"]),
-            "labels": {int(value): name for value, name in values["labels"].items()},
-            "shapes": tuple(shapes[number] for number in of_case),
-            "spacings": tuple(spacings[number] for number in of_case),
-            "intensity": {key: tuple(row) for key, row in values["intensity"].items()},
-            "foreground_intensity": {key: tuple(row) for key, row in values["foreground_intensity"].items()},
-            "class_voxels": {int(value): share for value, share in values["class_voxels"].items()},
-            "class_cases": {int(value): count for value, count in values["class_cases"].items()},
-            "foreground_box": tuple(values["foreground_box"]),
-            "kept_dice": {
-                float(factor): {int(value): dice for value, dice in kept.items()}
-                for factor, kept in values["kept_dice"].items()
-            },
-        }
-    )
+    facts = {name: value for name, value in values.items() if name != "of_case"}
+    facts |= {name: [facts[name][number] for number in of_case] for name in ("shapes", "spacings")}
+    return TypeAdapter(Fingerprint).validate_python(facts)
 
 
 _Header = tuple[Triple, Spacing, int]

@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hasten.config.check import check_run
-from hasten.config.load import located, refuse
-from hasten.config.schema import RunConfig
-from hasten.config.validate import checked_as
-from hasten.config.yaml_file import Key, read_document
+from hasten.config.load import load_as
+from hasten.config.yaml_file import read_document
 from hasten.files import expanded
 from hasten.recipes.recipe import Recipe
 
 _FOLDER = Path(__file__).parent
 _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
-_RUNS: tuple[Key, ...] = (("run",), ("twin", "run"), ("reduced", "run"))
 YAMLS = (".yaml", ".yml")
 _MAPPINGS = ("regions", "region_values")
 """Fields whose mapping is one value, not a section."""
@@ -34,20 +30,19 @@ def load_recipe(name: str | Path) -> Recipe:
     Raises ValueError: no such recipe (the nearest is named), or every mistake in the file, each with its line, its
     dotted path and a remedy.
     """
+    return load_as(Recipe, lambda recipe: list(_field_mistakes(recipe)), recipe_path(name))
+
+
+def recipe_path(name: str | Path) -> Path:
+    """The YAML file of a recipe, by its name or path. Raises ValueError if no recipe is called so."""
     path = expanded(name)
-    if path.suffix.lower() not in YAMLS:
-        path = _FOLDER / f"{name}.yaml"
-        if str(name) not in recipe_names():
-            raise ValueError(f"no recipe is called {str(name)!r}{_nearest(str(name))}")
-    document = read_document(path)
-    origins: dict[Key, str] = {
-        _typed_key(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
-    }
-    form_mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    recipe, mistakes = checked_as(Recipe, document.tree)
-    mistakes += _mistakes(recipe, mistakes)
-    refuse(form_mistakes, mistakes, origins, path)
-    return recipe
+    if path.suffix.lower() in YAMLS:
+        return path
+    if str(name) not in recipe_names():
+        similar = difflib.get_close_matches(str(name), recipe_names(), n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        raise ValueError(f"no recipe is called {str(name)!r}{hint} Known are {', '.join(recipe_names())}.")
+    return _FOLDER / f"{name}.yaml"
 
 
 def recipe_at(source: str) -> Recipe | None:
@@ -83,26 +78,6 @@ def merge_settings(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def _nearest(name: str) -> str:
-    similar = difflib.get_close_matches(name, recipe_names(), n=1)
-    return f"; did you mean {similar[0]}? " if similar else f"; known are {', '.join(recipe_names())}. "
-
-
-def _typed_key(key: Key) -> Key:
-    """Convert keys of labels to integers, as in the tree; the line numbers of the file have them as text."""
-    if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
-        return (key[0], int(key[1]), *key[2:])
-    return key
-
-
-def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """Errors that types cannot express, except for fields that have an error already."""
-    invalid = {at[0] for at, _ in type_mistakes}
-    located = [(tuple(message.partition(":")[0].split(".")), message) for message in _field_mistakes(recipe)]
-    mistakes: list[tuple[Key, str]] = [(at, message) for at, message in located if at[0] not in invalid]
-    return mistakes + (list(_run_mistakes(recipe)) if recipe.kind == "segmentation" else [])
-
-
 def _field_mistakes(recipe: Recipe) -> Iterator[str]:
     for field in ("name", "title"):
         if not getattr(recipe, field).strip():
@@ -120,26 +95,3 @@ def _field_mistakes(recipe: Recipe) -> Iterator[str]:
         yield f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
     if recipe.kind == "segmentation" and len(recipe.labels) < 2:
         yield "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
-
-
-def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
-    """Errors in the settings of runs, worded as for a run's YAML."""
-    for at in _RUNS:
-        part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
-        if part is None:
-            continue
-        tree = part.run if at[0] == "run" else merge_settings(recipe.run, part.run)
-        config, mistakes = checked_as(RunConfig, tree, at)
-        ranges = [] if mistakes else located(check_run(config))
-        mistakes += [((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in ranges]
-        first = at[0] == "run"
-        # Phantom settings are merged over the recipe's, whose errors are reported only once.
-        yield from (item for item in mistakes if first or _is_set(item[0][2:], part.run))
-
-
-def _is_set(at: Key, tree: Any) -> bool:
-    for name in at:
-        if not isinstance(tree, dict) or name not in tree:
-            return not isinstance(tree, dict)
-        tree = tree[name]
-    return True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.public import absent, data_home, public_set
 from hasten.cases.sources import find_listing
 from hasten.cases.types import CaseSet
@@ -79,23 +78,11 @@ def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
     if not outside:
         return
     known = ", ".join(f"{value} ({name})" for value, name in recipe.labels.items())
-    where = (
-        f"{case_set.source}: declares the label values" if case_set.source.is_file() else _location(case_set, outside)
-    )
     raise ValueError(
-        f"{where} {', '.join(map(str, outside))}, but the recipe {recipe.name} has only the classes {known}; map those "
-        "values to the recipe's, or train without it: name the data set in the recipe's place"
+        f"{case_set.source}: declares or holds the label values {', '.join(map(str, outside))}, but the recipe "
+        f"{recipe.name} has only the classes {known}; map those values to the recipe's, or train without it: name the "
+        "data set in the recipe's place"
     )
-
-
-def _location(case_set: CaseSet, outside: Iterable[int]) -> str:
-    """The first label map with one of the values; if there is none, the labels.json that declares them."""
-    from hasten.cases.formats import read_file
-
-    for path in (case.label for case in case_set.cases if case.label is not None):
-        if set(outside) & set(map(int, distinct_values(as_integers(read_file(path, label=True).array, path)))):
-            return f"{path}: holds the label values"
-    return f"{case_set.source / 'labels.json'}: declares the label values"
 
 
 def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequence[str], base: Path | None) -> str:
@@ -116,12 +103,8 @@ def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequen
 
 
 def _without_data(recipe: Recipe) -> str:
-    if recipe.twin is None and recipe.reduced is None:
-        return f"{recipe.name}: names no public data set; name yours with data.source=FOLDER"
-    return (
-        f"{recipe.name}: there is no public data set for it; `hasten recipe phantom {recipe.name} --to DIR` writes "
-        "phantoms, or name your data with data.source=FOLDER"
-    )
+    phantoms = f", or write phantoms (`hasten recipe phantom {recipe.name} --to DIR`)" if recipe.twin else ""
+    return f"{recipe.name}: names no public data set; name yours with data.source=FOLDER{phantoms}"
 
 
 def _is_overridden(dotted: str, overrides: Sequence[str]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,14 @@ from hasten.recipes.recipe import Recipe, TwinSettings
 
 TRAIN_YAML = "train.yaml"
 """The YAML that `hasten train` takes to train on the phantoms: the recipe's settings merged with the phantoms'."""
-_OPTIONS = {"cells": ("radius", "filled", "value"), "slides": ("mpp", "num_levels", "compression")}
-"""Phantoms with options beyond the common settings."""
 
 
 def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) -> TwinSettings:
     """The settings of a recipe's phantoms; `cases` replaces their number. Raises ValueError if it has none."""
     settings = recipe.twin_of(reduced=reduced)
     if settings is None:
-        other = recipe.twin_of(reduced=not reduced)
-        if other is None:
-            raise ValueError(f"{recipe.name}: has no phantoms; it needs its data")
-        remedy = "leave out --reduced" if reduced else "add --reduced"
-        raise ValueError(f"{recipe.name}: has {'no reduced' if reduced else 'only reduced'} phantoms; {remedy}")
+        remedy = "leave out --reduced" if reduced else "add --reduced, or fetch its data"
+        raise ValueError(f"{recipe.name}: has no {'reduced' if reduced else 'full-size'} phantoms; {remedy}")
     return settings if cases is None else dataclasses.replace(settings, cases=cases)
 
 
@@ -54,38 +51,30 @@ def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
 
 
 def _write(recipe: Recipe, twin: TwinSettings, to: Path, num_threads: int) -> None:
-    known = _OPTIONS.get(twin.make, ())
-    unknown = sorted(set(twin.options) - set(known))
-    if unknown:
-        valid = f"valid here: {', '.join(known)}" if known else "they have none"
-        raise ValueError(f"{recipe.name}: twin.options.{unknown[0]}: no such option of these phantoms; {valid}")
-    common: dict[str, Any] = {"seed": twin.seed, **twin.options}
-    cases: dict[str, Any] = {"num_cases": twin.cases, "num_threads": num_threads}
-    volume: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape}
-    plane: Any = None if twin.shape is None else twin.shape[1:]
+    options: dict[str, Any] = {
+        "seed": twin.seed,
+        "num_cases": twin.cases,
+        "num_threads": num_threads,
+        "spacing": twin.spacing,
+        **({} if twin.shape is None else {"shape": twin.shape}),
+        **twin.options,
+    }
+    write: Callable[..., Path]
     match twin.make:
         case "ct":
-            from hasten.phantoms.organs import write_phantoms
-
-            write_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
+            from hasten.phantoms.organs import write_phantoms as write
         case "tumours":
-            from hasten.phantoms.tumours import write_tumour_phantoms
-
-            write_tumour_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
+            from hasten.phantoms.tumours import write_tumour_phantoms as write
         case "hippocampi":
-            from hasten.phantoms.hippocampus import write_hippocampi
-
-            write_hippocampi(to, **common, **cases, **volume)
+            from hasten.phantoms.hippocampus import write_hippocampi as write
         case "spheres":
-            from hasten.phantoms.spheres import write_spheres
-
-            write_spheres(to, **common, num_cases=twin.cases, **volume)
+            from hasten.phantoms.spheres import write_spheres as write
         case "cells":
-            from hasten.phantoms.cells import write_cells
-
-            write_cells(to, **common, **cases, **({"shape": plane} if plane else {}))
+            from hasten.phantoms.cells import write_cells as write
         case "slides":
-            from hasten.cases.slide.phantom import write_phantom_slides
-
-            size = {"size": plane} if plane else {}
-            write_phantom_slides(to, **common, num_slides=twin.cases, num_threads=num_threads, **size)
+            from hasten.phantoms.slides import write_phantom_slides as write
+    known = inspect.signature(write).parameters
+    unknown = sorted(set(twin.options) - set(known))
+    if unknown:
+        raise ValueError(f"{recipe.name}: twin.options.{unknown[0]}: {twin.make} phantoms have no such option")
+    write(to, **{name: value for name, value in options.items() if name in known})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.slide.phantom import write_phantom_slides
+from hasten.phantoms.slides import write_phantom_slides
 
 SIZE = (640, 512)
 
@@ -15,4 +15,4 @@ SIZE = (640, 512)
 def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """slides/, masks/ and slides.csv; levels 1, 1/2, 1/4, compressed without loss."""
     out = tmp_path_factory.mktemp("phantoms")
-    return write_phantom_slides(out, num_slides=3, size=SIZE, num_levels=3, compression="deflate", seed=3)
+    return write_phantom_slides(out, num_cases=3, shape=(1, *SIZE), num_levels=3, compression="deflate", seed=3)

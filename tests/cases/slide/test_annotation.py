@@ -7,7 +7,7 @@ import pytest
 
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.annotation import draw_polygons, read_lesions
-from hasten.cases.slide.phantom import make_phantom_slide, write_pyramid
+from hasten.phantoms.slides import make_phantom_slide, write_pyramid
 
 ASAP = "<ASAP_Annotations><Annotations>{}</Annotations></ASAP_Annotations>"
 
@@ -40,13 +40,6 @@ def test_a_mask_is_read_on_any_level(slides: Path) -> None:
             np.testing.assert_array_equal(result, lesion[::step, ::step])
 
 
-def test_a_mask_without_the_level_is_thinned(slides: Path, tmp_path: Path) -> None:
-    lesion = make_phantom_slide(0, size=(640, 512), seed=3)[1]
-    write_pyramid(tmp_path / "mask.tif", lesion, 1, 1.0, "deflate")
-    with open_slide(slides / "slides" / "phantom_000.tif") as slide:
-        np.testing.assert_array_equal(read_lesions(tmp_path / "mask.tif", slide, 2), lesion[::4, ::4] > 0)
-
-
 def test_a_mask_of_another_size_is_refused(slides: Path, tmp_path: Path) -> None:
     write_pyramid(tmp_path / "small.tif", np.zeros((320, 256), np.uint8), 1, 1.0, "none")
     with (
@@ -54,14 +47,6 @@ def test_a_mask_of_another_size_is_refused(slides: Path, tmp_path: Path) -> None
         pytest.raises(ValueError, match=r"small.tif: .*320 x 256 .*phantom_000.tif is 640 x 512"),
     ):
         read_lesions(tmp_path / "small.tif", slide, 0)
-
-
-def test_a_mask_that_is_not_there(slides: Path, tmp_path: Path) -> None:
-    with (
-        open_slide(slides / "slides" / "phantom_000.tif") as slide,
-        pytest.raises(ValueError, match=r"gone.tif: no such mask of .*phantom_000.tif"),
-    ):
-        read_lesions(tmp_path / "gone.tif", slide, 0)
 
 
 def test_polygons_cover_the_pixels_inside_them(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,6 @@ def folder(tmp_path: Path, slides: list[str], masks: list[str]) -> Path:
         for file in files:
             (tmp_path / name / file).touch()
     return tmp_path
-
-
-def test_the_list_of_phantoms_is_read(slides: Path) -> None:
-    result = find_slides(slides)
-    assert [(case.id, case.part) for case in result] == [
-        ("phantom_000", "train"),
-        ("phantom_001", "train"),
-        ("phantom_002", "val"),
-    ]
-    assert all(case.mask is not None and case.mask.is_file() for case in result)
-    assert find_slides(slides / "slides.csv") == result
-
-
-def test_a_json_list_is_the_same(slides: Path, tmp_path: Path) -> None:
-    rows = [
-        {"slide": str(slides / "slides" / "phantom_000.tif"), "mask": str(slides / "masks" / "phantom_000.tif")},
-        {"slide": str(slides / "slides" / "phantom_001.tif"), "mask": None, "split": "validation"},
-    ]
-    (tmp_path / "all.json").write_text(json.dumps(rows))
-    first, second = find_slides(tmp_path / "all.json")
-    assert first.mask == slides / "masks" / "phantom_000.tif"
-    assert (second.mask, first.part, second.part) == (None, None, "val")
-    assert split_slides((first, second), 0.25) == ((first,), (second,))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +36,6 @@ def test_parts_have_the_words_of_other_lists(tmp_path: Path, parts: list[str], v
     assert len(train) + len(validation) == 4 - sum(part.startswith("test") for part in parts)
 
 
-def test_folds_of_slides_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "a.tif").touch()
-    (tmp_path / "slides.csv").write_text("slide,mask,fold\na.tif,,0\n")
-    find_slides(tmp_path)
-    assert '"fold" is not used' in caplog.text
-
-
 def test_a_folder_pairs_by_name(tmp_path: Path) -> None:
     made = folder(tmp_path, ["a.tif", "b.svs", "normal_1.tif"], ["a_mask.tif", "b.xml"])
     result = find_slides(made)
@@ -80,11 +49,6 @@ def test_a_folder_pairs_by_name(tmp_path: Path) -> None:
 def test_a_slide_without_a_mask_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"b.tif: has no mask .*b.tif or .xml; add it, or"):
         find_slides(folder(tmp_path, ["a.tif", "b.tif"], ["a.tif"]))
-
-
-def test_a_folder_without_slides(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no slides/ with slides in it"):
-        find_slides(tmp_path)
 
 
 @pytest.mark.parametrize(

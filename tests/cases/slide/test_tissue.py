@@ -7,8 +7,8 @@ import pytest
 
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.grid import cell_shares, grid_of
-from hasten.cases.slide.phantom import write_pyramid
-from hasten.cases.slide.tissue import otsu, saturation_of, tissue_of, without_small
+from hasten.cases.slide.tissue import otsu, tissue_of
+from hasten.phantoms.slides import write_pyramid
 
 filters = pytest.importorskip("skimage.filters")
 
@@ -18,21 +18,6 @@ def test_the_threshold_is_otsus() -> None:
     values = np.concatenate([rng.normal(40, 10, 4000), rng.normal(150, 20, 1500)]).clip(0, 255).astype(np.uint8)
     upper = values > otsu(values)
     np.testing.assert_array_equal(upper, values > filters.threshold_otsu(values))
-
-
-def test_saturation_is_that_of_hsv() -> None:
-    image = np.array([[[255, 0, 0], [200, 100, 100], [7, 7, 7], [0, 0, 0]]], np.uint8)
-    assert saturation_of(image).tolist() == [[255, 127, 0, 0]]
-
-
-def test_tissue_is_what_is_stained(slides: Path) -> None:
-    with open_slide(slides / "slides" / "phantom_000.tif") as slide:
-        tissue = tissue_of(slide, downsample=4)
-        image = slide.read_level(tissue.level)
-    assert tissue.level == 2
-    stained = saturation_of(image) > 25
-    assert (tissue.mask == stained).mean() > 0.9
-    assert 0.2 < tissue.mask.mean() < 0.9
 
 
 @pytest.mark.parametrize("noise", [0.0, 2.0])
@@ -65,11 +50,3 @@ def test_the_middle_of_a_tile_is_that_of_its_cell(slides: Path) -> None:
         np.testing.assert_array_equal(np.argwhere(share >= 0.1), grid.cells)
         with pytest.raises(ValueError, match="no level 7; its levels are"):
             grid_of(slide, tissue, level=7, tile=48, stride=16)
-
-
-def test_small_pieces_go() -> None:
-    mask = np.zeros((10, 10), bool)
-    mask[1, 1:4] = mask[5:9, 5:9] = True
-    kept = without_small(mask, 4)
-    assert kept.sum() == 16
-    assert not kept[1].any()

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from hasten.cases.slide.open import MASK_BACKENDS, open_slide
-from hasten.cases.slide.types import Slide
+from hasten.cases.slide.open import MASK_BACKENDS, Slide, open_slide
 
 _EXCLUDED = ("_2", "exclusion")
 """Camelyon's groups of what is cut out of the lesions (holes of normal tissue)."""

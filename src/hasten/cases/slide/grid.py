@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hasten.cases.slide.open import Slide
 from hasten.cases.slide.tissue import Tissue
-from hasten.cases.slide.types import Slide
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

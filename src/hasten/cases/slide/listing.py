@@ -1,18 +1,13 @@
-"""Lists slides with their masks: from a CSV or JSON list, or a folder with slides/ and masks/."""
+"""Lists slides with their masks: from a CSV list, or a folder with slides/ and masks/."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from hasten.cases.entries import Part, check_parts, load_json, read_part, read_rows
+from hasten.cases.entries import Part, check_parts, read_part, read_rows
 
-log = logging.getLogger(__name__)
-
-_LISTS = ("slides.csv", "slides.json")
+_LIST = "slides.csv"
 _SLIDES = (".tif", ".tiff", ".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".svslide")
 _MASKS = (".tif", ".tiff", ".xml")
 _NORMAL = "normal"
@@ -34,21 +29,19 @@ class SlideCase:
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
     """The slides of a list, or of a folder that holds one or has slides/ and masks/. Their files are not opened.
 
-    A list has the columns (keys) slide, mask and split, which is read as in other lists (`read_part`), and slides to
+    A list has the columns slide, mask and split, which is read as in other lists (`read_part`), and slides to
     test are left out; paths are relative to it; an empty mask means no lesion. In a
     folder, a slide's mask has its name, with or without _mask behind it; slides called normal... need none.
     Raises ValueError for any other source, a missing slide or mask, and two slides of one name.
     """
     source = Path(source)
     if source.is_dir():
-        listed = next((source / name for name in _LISTS if (source / name).is_file()), None)
-        cases = _of_list(listed) if listed is not None else _of_folder(source)
-    elif source.is_file() and source.suffix.lower() in (".csv", ".json"):
+        listed = source / _LIST
+        cases = _of_list(listed) if listed.is_file() else _of_folder(source)
+    elif source.is_file() and source.suffix.lower() == ".csv":
         cases = _of_list(source)
     else:
-        raise ValueError(
-            f"{source}: give a folder with slides/ and masks/, or a CSV or JSON list of slide, mask and split"
-        )
+        raise ValueError(f"{source}: give a folder with slides/ and masks/, or a CSV list of slide, mask and split")
     ids = [case.id for case in cases]
     twice = sorted({each for each in ids if ids.count(each) > 1})
     if twice:
@@ -82,7 +75,7 @@ def _of_folder(folder: Path) -> tuple[SlideCase, ...]:
     slides = sorted(path for path in _entries(folder / "slides") if path.suffix.lower() in _SLIDES)
     if not slides:
         raise ValueError(
-            f"{folder}: holds no slides/ with slides in it, and neither {_LISTS[0]} nor {_LISTS[1]}; put slides into "
+            f"{folder}: holds no slides/ with slides in it, and no {_LIST}; put slides into "
             "slides/ and their masks, of the same names, into masks/"
         )
     masks = {path.stem.removesuffix("_mask"): path for path in _entries(folder / "masks") if path.suffix in _MASKS}
@@ -92,7 +85,7 @@ def _of_folder(folder: Path) -> tuple[SlideCase, ...]:
         if mask is None and not path.stem.lower().startswith(_NORMAL):
             raise ValueError(
                 f"{path}: has no mask {folder / 'masks' / path.stem}.tif or .xml; add it, or, if the slide has no "
-                f"lesion, begin its name with {_NORMAL}, or write a {_LISTS[0]} with an empty mask"
+                f"lesion, begin its name with {_NORMAL}, or write a {_LIST} with an empty mask"
             )
         cases.append(SlideCase(id=path.stem, slide=path, mask=mask))
     return tuple(cases)
@@ -103,29 +96,17 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _of_list(path: Path) -> tuple[SlideCase, ...]:
-    if path.suffix.lower() == ".csv":
-        rows: Any = list(read_rows(path, ("slide", "mask"), ("split", "fold")))
-    else:
-        content = load_json(path)
-        rows = (
-            [(f"{path}: row {number}", row) for number, row in enumerate(content, 1)]
-            if isinstance(content, list)
-            else []
-        )
+    rows = list(read_rows(path, ("slide", "mask"), ("split",)))
     if not rows:
         raise ValueError(f"{path}: names no slides; write one row for each, with slide, mask and split")
-    if any(isinstance(row, Mapping) and row.get("fold") not in (None, "") for _, row in rows):
-        log.warning('%s: "fold" is not used, as slides are split once; write "split": train, val or test', path)
     return tuple(_case(path.parent, where, row) for where, row in rows)
 
 
-def _case(folder: Path, where: str, row: Any) -> SlideCase:
-    if not isinstance(row, Mapping) or not row.get("slide"):
+def _case(folder: Path, where: str, row: dict[str, str]) -> SlideCase:
+    if not row["slide"]:
         raise ValueError(f"{where}: names no slide; its columns must be slide, mask, split")
-    if "mask" not in row:
-        raise ValueError(f"{where}: has no column mask; leave it empty where a slide has no lesion")
-    slide = folder / str(row["slide"])
-    mask = folder / str(row["mask"]) if row["mask"] else None
+    slide = folder / row["slide"]
+    mask = folder / row["mask"] if row["mask"] else None
     for kind, file in (("slide", slide), ("mask", mask)):
         if file is not None and not file.is_file():
             raise ValueError(f"{where}: the {kind} {file} is not there; correct the path")

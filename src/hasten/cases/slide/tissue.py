@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from hasten.cases.slide.types import Slide
+from hasten.cases.slide.open import Slide
 
 _LEAST_SATURATION = 12
 """Smallest threshold, of 255: glass is less saturated. Keeps the noise of a slide without tissue from being split."""

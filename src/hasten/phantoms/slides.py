@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
+
+from hasten.phantoms.write import numbered, run_parallel
 
 Compression = Literal["jpeg", "deflate", "none"]
 _COMPRESSION = {"jpeg": "jpeg", "deflate": "adobe_deflate", "none": None}
@@ -78,8 +79,8 @@ def make_phantom_slide(
 def write_phantom_slides(
     out: str | Path,
     *,
-    num_slides: int = 12,
-    size: tuple[int, int] = (2048, 2048),
+    num_cases: int = 12,
+    shape: tuple[int, int, int] = (1, 2048, 2048),
     mpp: float = 1.0,
     num_levels: int = 4,
     compression: Compression = "jpeg",
@@ -91,22 +92,22 @@ def write_phantom_slides(
     Pyramidal TIFF of levels 1, 1/2, 1/4 ..., tiles of 256 pixels; masks are compressed without loss. Every 3rd slide
     is for validation. Raises ValueError for impossible numbers.
     """
-    if num_slides < 1 or not 1 <= num_levels <= 8:
-        raise ValueError(f"phantom slides: {num_slides} of {num_levels} levels; needs at least 1, of 1 to 8 levels")
-    if compression not in _COMPRESSION:
-        raise ValueError(f"phantom slides: compression {compression!r}; use one of {', '.join(_COMPRESSION)}")
+    if not 1 <= num_levels <= 8 or compression not in _COMPRESSION:
+        raise ValueError(
+            f"phantom slides: {num_levels} levels, compression {compression!r}; needs 1 to 8 levels and one of "
+            f"{', '.join(_COMPRESSION)}"
+        )
     out = Path(out)
-    names = [f"phantom_{index:03d}" for index in range(num_slides)]
+    names = numbered("phantom", num_cases)
     for folder in ("slides", "masks"):
         (out / folder).mkdir(parents=True, exist_ok=True)
 
     def write(index: int) -> None:
-        image, lesion = make_phantom_slide(index, size=size, mpp=mpp, seed=seed)
+        image, lesion = make_phantom_slide(index, size=shape[1:], mpp=mpp, seed=seed)
         write_pyramid(out / "slides" / f"{names[index]}.tif", image, num_levels, mpp, compression)
         write_pyramid(out / "masks" / f"{names[index]}.tif", lesion, num_levels, mpp, "deflate")
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(write, range(num_slides)))
+    run_parallel(write, num_cases, num_threads, out)
     with (out / "slides.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("slide", "mask", "split"))
