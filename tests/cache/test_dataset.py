@@ -41,19 +41,6 @@ def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate
     assert [int(each) for each in ours] == [60, 60, 70]
 
 
-def test_rows_are_told_apart_by_the_users_function() -> None:
-    dataset = CacheDataset([1, 11, 2], add(0), hash_as_key=True, hash_func=lambda each: each % 10, progress=False)
-    assert [int(each) for each in dataset] == [10, 10, 20]
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_small_items_are_kept_contiguous(wanted: bool) -> None:
-    turn = Lambda(lambda _: {"image": torch.zeros(4, 6).T, "array": np.zeros((4, 6)).T})
-    dataset = CacheDataset([0], [turn], as_contiguous=wanted, copy_cache=False, progress=False)
-    assert dataset[0]["image"].is_contiguous() == wanted
-    assert dataset[0]["array"].flags.c_contiguous == wanted
-
-
 def test_the_transform_can_be_read_and_set(tmp_path: Path) -> None:
     pytest.importorskip("lmdb")
     makers = [

@@ -135,13 +135,6 @@ def test_a_case_that_is_none_is_an_error_that_names_the_nearest(
         write_case_pages(run, names, tmp_path, predictions=run / "predictions")
 
 
-def test_a_case_without_prediction_and_a_folder_without_a_run_are_errors(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no prediction of front; name another --predictions"):
-        write_case_pages(run, ["front"], tmp_path, predictions=tmp_path)
-    with pytest.raises(ValueError, match=r"holds no run .* add --batch"):
-        write_case_pages(tmp_path, [], tmp_path)
-
-
 def test_the_command_refuses_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^--batch: shows patches before training"):
         view(str(tmp_path), batch=True, predictions=tmp_path)

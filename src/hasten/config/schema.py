@@ -330,7 +330,7 @@ class InferConfig:
     """Add up the scores of windows in host memory from the start, and not only where the device has no room."""
 
 
-TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,7 +338,7 @@ class ObserveConfig:
     """What a run writes about itself while it trains."""
 
     monitor_every: Seconds = 1.0
-    """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
+    """Seconds between samples of GPU and host in monitor.jsonl; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
     project: str = "hasten"

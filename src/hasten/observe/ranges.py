@@ -48,29 +48,26 @@ def _profiling() -> bool:
 class Range:
     """A range by a name: a context, a decorator of functions and methods, or a wrapper of objects, which it keeps.
 
-    `with Range("crop"): ...`; `@Range("crop")` above a function, a method or a generator (whose steps are then ranges);
-    `Range("crop")(transform)` for a transform, a loss, a module, an optimizer, a data set, a loader or an iterator of
-    one, a handler: the object itself comes back, of its own class to all who ask, and can be copied and pickled as
-    before. Without a name it is that of the object's class or of the function. Arguments beyond the name, MONAI's:
+    `with Range("crop"): ...`; `@Range("crop")` above a function or a method; `Range("crop")(transform)` for a
+    transform, a loss, a module, an optimizer, a data set, a loader or an iterator of one: the object itself comes back,
+    of its own class to all who ask, and can be copied and pickled as before. Without a name it is that of the object's
+    class or of the function. Arguments beyond the name, MONAI's:
 
     methods: those that are marked; None finds them by the kind of object: forward of a module, step of an optimizer,
-    items of a data set, iteration of a loader, what a handler answers its engine's events with, else what there is of
-    forward, __call__, __next__ and __getitem__. append_method_name: to the name, as `name.method`; None does it where
-    several are marked. recursive: the transforms in a Compose, or the parts of a list or tuple, each under its own name
-    too. Raises ValueError for an object that has none of these methods. As a context, one `Range` is for one thread.
+    items of a data set, iteration of a loader, else what there is of forward, __call__, __next__ and __getitem__.
+    append_method_name: to the name, as `name.method`; None does it where several are marked. Raises ValueError for an
+    object that has none of these methods. As a context, one `Range` is for one thread.
     """
 
-    __slots__ = ("_open", "append_method_name", "methods", "name", "recursive")
+    __slots__ = ("_open", "append_method_name", "methods", "name")
 
     def __init__(
         self,
         name: str | None = None,
         methods: str | Iterable[str] | None = None,
         append_method_name: bool | None = None,
-        recursive: bool = False,
     ) -> None:
-        self.name, self.methods = name, methods
-        self.append_method_name, self.recursive = append_method_name, recursive
+        self.name, self.methods, self.append_method_name = name, methods, append_method_name
         self._open: list[Any] | None = None
 
     def __enter__(self) -> Range:
@@ -86,14 +83,10 @@ class Range:
 
     def __call__(self, what: What) -> What:
         target: Any = what
-        if self.recursive and isinstance(what, list | tuple):
-            return type(target)(_each(what))
         if inspect.isroutine(what) or isinstance(what, functools.partial):
             return _ranged(target, self.name or _name_of(what))
         if isinstance(what, type):
             raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
-        if self.recursive and isinstance(getattr(what, "transforms", None), list | tuple):
-            target.transforms = type(target.transforms)(_each(target.transforms))
         return _marked(target, _marked_names(self, target))
 
 
@@ -132,9 +125,7 @@ def _end(opened: tuple[Any, Any]) -> None:
 
 
 def _ranged(function: Any, name: str) -> Any:
-    """The function under a range; of a generator's function, each of its steps."""
-    if inspect.isgeneratorfunction(function):
-        return functools.wraps(function)(lambda *args, **kwargs: _Steps(function(*args, **kwargs), name))
+    """The function under a range."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not (NVTX or _profiling()):
@@ -230,8 +221,7 @@ def _methods_of(what: Any) -> tuple[str, ...]:
         return ("__iter__",)
     if _is(what, "torch.utils.data", "Dataset"):
         return ("__getitem__",)
-    answers = _answers(kind) if _has(kind, "attach") and not _has(kind, "__call__") else ()
-    methods = answers or tuple(name for name in _METHODS if _has(kind, name))
+    methods = tuple(name for name in _METHODS if _has(kind, name))
     if methods:
         return methods
     if _has(kind, "__iter__"):
@@ -246,16 +236,6 @@ def _has(kind: type, name: str) -> bool:
     return any(name in vars(base) for base in kind.__mro__)
 
 
-def _answers(kind: type) -> tuple[str, ...]:
-    """The methods of a handler that its engine calls: those that are given the engine."""
-    handlers = []
-    for name, function in inspect.getmembers(kind, inspect.isfunction):
-        is_other = name in ("attach", "detach", "is_attached") or name.startswith("__")
-        if not is_other and list(inspect.signature(function).parameters)[1:2] == ["engine"]:
-            handlers.append(name)
-    return tuple(handlers)
-
-
 def _is(what: Any, module: str, name: str) -> bool:
     """Whether `what` is an instance of this class of torch; False if torch was not imported."""
     kind = getattr(sys.modules.get(module), name, None)
@@ -263,19 +243,9 @@ def _is(what: Any, module: str, name: str) -> bool:
 
 
 def _name_of(what: Any) -> str:
-    """The name of the class or function; wrappers of other libraries' transforms include that of the transform."""
+    """The name of the class or function."""
     if inspect.isroutine(what):
         return what.__qualname__.replace("<locals>.", "")
     if isinstance(what, functools.partial):
         return _name_of(what.func)
-    kind = type(what).__name__
-    return f"{kind}_{what.name}" if "CuCIM" in kind or "TorchVision" in kind else kind
-
-
-def _each(parts: Iterable[Any]) -> Iterator[Any]:
-    """Mark each part under its own name; those of one class are numbered."""
-    counts: dict[str, int] = {}
-    for part in parts:
-        name = _name_of(part)
-        counts[name] = counts.get(name, 0) + 1
-        yield Range(name if counts[name] == 1 else f"{name}_{counts[name]}", recursive=True)(part)
+    return type(what).__name__

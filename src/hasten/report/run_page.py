@@ -120,13 +120,11 @@ def _validations(run: Run, id_: str, metric: str) -> Chart:
     lines.append(Line(x=times, y=[record.score for record in run.validations], color="--ink", width=2.4))
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
-    reached = [f"{words.threshold(score)} after {words.duration(time_s)}" for score, time_s in run.time_to.items()]
-    note = f"Mean {metric} first reached: {'; '.join(reached)}." if reached else ""
     if len(run.validations) == 1:
-        return Chart("", title, tuple(keys), f"{_so_far('validation')} {note}".strip())
+        return Chart("", title, tuple(keys), _so_far("validation"))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
     svg = line_chart(lines, id_prefix=f"{id_}-dice", describe=describe, level=run.target)
-    return Chart(svg, title, tuple(keys), note)
+    return Chart(svg, title, tuple(keys))
 
 
 def _time(run: Run, id_: str) -> Section:
@@ -149,17 +147,10 @@ def _time(run: Run, id_: str) -> Section:
     return Section(
         title,
         bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"Shares are of {words.duration(total)} in all. {_step_time(run)}".strip(),
+        note=f"Shares are of {words.duration(total)} in all.",
         warning=warning,
         id=section_id,
     )
-
-
-def _step_time(run: Run) -> str:
-    """What of the bar is the step time, of which the page gives the share that waited for data."""
-    if run.wait_share is None or not run.seconds.get("wait_for_data"):
-        return ""
-    return f"Train and wait for data make up the step time, of which waiting is {words.share(run.wait_share)}."
 
 
 def _slices(run: Run, id_: str) -> Section:

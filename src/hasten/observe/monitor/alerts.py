@@ -15,13 +15,7 @@ BLOCK_S = 60.0
 BLOCK_SAMPLES = 5
 IDLE_BELOW = 10.0
 """Percent of GPU utilisation."""
-CREEP_SPAN_S = 180.0
-CREEP_MIB, CREEP_SHARE = 256.0, 0.05
-"""Growth that raises an alert: at least this much, and at least this share of the initial value."""
-CREEP_WARM_UP = 0.2
-"""Share of the time at the beginning in which buffers and caches may still fill."""
 RAM_FULL = 0.95
-RAM_SOON_S = 600.0
 SLOW_RANK = 1.25
 """Times the median of the other ranks' step time."""
 SLOW_CLOCK = 0.8
@@ -32,7 +26,7 @@ HOT = {"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
     kind: str
-    """idle_gpu, throttling, gpu_memory_creep, memory_creep, ram_full, ram_soon or straggler."""
+    """idle_gpu, throttling, ram_full or straggler."""
     subject: str
     """The subject of the alert: "GPU 0", "rank 1", "host"."""
     text: str
@@ -41,24 +35,22 @@ class Alert:
     """Seconds since the run started."""
 
 
-def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1, live: bool = False) -> list[Alert]:
-    """Alerts of one rank, whose samples are in the order of time. live: forecasts as well."""
+def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1) -> list[Alert]:
+    """Alerts of one rank, whose samples are in the order of time."""
     trained = list(training(samples))
     alerts: list[Alert] = []
     for index in sorted({gpu.index for sample in samples for gpu in sample.gpus}):
         # Ranks on different machines number their GPUs independently.
         name = f"GPU {index} (rank {rank})" if world_size > 1 else f"GPU {index}"
-        for look in (idle_gpu, throttling, gpu_creep):
-            alerts += look(trained, index, name)
-    alerts += [*host_creep(trained, rank), *ram_full(samples)]
-    return alerts + (ram_soon(trained) if live else [])
+        alerts += [*idle_gpu(trained, index, name), *throttling(trained, index, name)]
+    return [*alerts, *ram_full(samples)]
 
 
-def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]], *, live: bool = False) -> list[Alert]:
+def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]]) -> list[Alert]:
     """Alerts of every rank and of comparisons between ranks. A shortage of host memory is reported once."""
     by_subject: dict[tuple[str, str], Alert] = {}
     for rank, samples in sorted(ranks.items()):
-        for alert in alerts_of(samples, rank=rank, world_size=len(ranks), live=live):
+        for alert in alerts_of(samples, rank=rank, world_size=len(ranks)):
             by_subject.setdefault((alert.kind, alert.subject), alert)
     late = {rank: samples[-1].time for rank, samples in ranks.items() if samples}
     slow = straggler({rank: pace(samples) for rank, samples in ranks.items()}, since_s=max(late.values(), default=0.0))
@@ -124,18 +116,6 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
 
 
-def gpu_creep(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
-    """GPU memory that grows steadily."""
-    points = [(time, gpu.used) for time, gpu in _readings(samples, index) if gpu.used is not None]
-    return _creep(points, name, "memory", "tensors that still hang on their graph, as a loss that is summed up")
-
-
-def host_creep(samples: Sequence[Sample], rank: int) -> list[Alert]:
-    """This process's memory that grows steadily."""
-    points = [(s.time, s.host.rss) for s in samples if s.host.rss is not None]
-    return _creep(points, f"rank {rank}", "host memory of the process", "lists or caches that are never emptied")
-
-
 def ram_full(samples: Sequence[Sample]) -> list[Alert]:
     """A host with next to no memory left."""
 
@@ -150,22 +130,6 @@ def ram_full(samples: Sequence[Sample]) -> list[Alert]:
     most = max(share for _, share in shares)
     text = f"the host's memory was {100 * most:.0f} % full: a little more and the system ends the run"
     return [Alert(kind="ram_full", subject="host", text=text, since_s=spells[0][0])]
-
-
-def ram_soon(samples: Sequence[Sample]) -> list[Alert]:
-    """A host whose memory will be full within `RAM_SOON_S` if it fills on as it did over the last two minutes."""
-    end = samples[-1].time if samples else 0.0
-    points = [(s.time, s.host.ram_used) for s in samples if s.time >= end - 2 * BLOCK_S and s.host.ram_used is not None]
-    total = samples[-1].host.ram_total if samples else None
-    if len(points) < 2 * BLOCK_SAMPLES or points[-1][0] - points[0][0] < 1.5 * BLOCK_S or not total:
-        return []
-    rate, used = slope(points), points[-1][1]
-    grown = rate * (points[-1][0] - points[0][0])
-    if used < 0.7 * total or grown < 0.02 * total or (total - used) > rate * RAM_SOON_S:
-        return []
-    remaining = duration((total - used) / rate)
-    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {remaining} at this rate"
-    return [Alert(kind="ram_soon", subject="host", text=text, since_s=end)]
 
 
 def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> list[Alert]:
@@ -185,48 +149,9 @@ def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> lis
 
 
 def pace(samples: Sequence[Sample]) -> float | None:
-    """Median seconds per step, without the waits for other ranks where those are known."""
-    paces = [s.step_s if s.work_s is None else s.work_s for s in samples if s.step_s is not None]
-    return statistics.median(pace for pace in paces if pace is not None) if paces else None
-
-
-def slope(points: Sequence[tuple[float, float]], most: int = 60) -> float:
-    """Theil-Sen: the median slope between any two of at most `most` points, which outliers hardly move."""
-    every = max(1, -(-len(points) // most))
-    few = points[::every]
-    slopes = [
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for number, earlier in enumerate(few)
-        for later in few[number + 1 :]
-        if later[0] > earlier[0]
-    ]
-    return statistics.median(slopes) if slopes else 0.0
-
-
-def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: str) -> list[Alert]:
-    if not points:
-        return []
-    begin = points[0][0] + CREEP_WARM_UP * (points[-1][0] - points[0][0])
-    points = [point for point in points if point[0] >= begin]
-    span = points[-1][0] - points[0][0]
-    if span < CREEP_SPAN_S or len(points) < 12:
-        return []
-    rate = slope(points)
-    third = len(points) // 3
-    levels = [statistics.median(value for _, value in part) for part in (points[:third], points[-third:])]
-    middle = statistics.median(value for _, value in points[third:-third])
-    grown = rate * span
-    # A cache that fills up, or a single jump, has a third without growth.
-    steady = min(middle - levels[0], levels[1] - middle) > 0.25 * (levels[1] - levels[0])
-    if grown < max(CREEP_MIB, CREEP_SHARE * levels[0]) or not steady:
-        return []
-    is_gpu = subject.startswith("GPU")
-    text = f"{what} of {subject}" if is_gpu else f"{what} ({subject})"
-    text += f" grew by {grown:.0f} MiB in {duration(span)}, {60 * rate:.1f} MiB a minute, and keeps growing: "
-    text += f"look for {why}"
-    return [
-        Alert(kind="gpu_memory_creep" if is_gpu else "memory_creep", subject=subject, text=text, since_s=points[0][0])
-    ]
+    """Median seconds per step."""
+    paces = [sample.step_s for sample in samples if sample.step_s is not None]
+    return statistics.median(paces) if paces else None
 
 
 def _spells(

@@ -127,7 +127,7 @@ class Watch:
             best_step=integer(best[1].get("step")),
             left_s=left_s if state == "running" else None,
             ranks=samples,
-            alerts=tuple(self._alerts(is_live=state == "running")),
+            alerts=tuple(self._alerts()),
             notes=tuple(self._notes()),
         )
 
@@ -166,9 +166,9 @@ class Watch:
             return "running", None
         return ("ended", age) if is_open and not any(is_open) else ("silent", age)
 
-    def _alerts(self, *, is_live: bool) -> list[Alert]:
-        ranks = {rank: recording.history.samples() for rank, recording in self._recordings.items()}
-        return alerts_of_ranks(ranks, live=is_live)
+    def _alerts(self) -> list[Alert]:
+        ranks = {rank: recording.samples for rank, recording in self._recordings.items()}
+        return alerts_of_ranks(ranks)
 
     def _notes(self) -> list[str]:
         notes = list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))
@@ -208,7 +208,7 @@ class Watch:
 
 def _latest(recording: MonitorRecording) -> Sample | None:
     """The last sample, with the pace of the last one that had any."""
-    samples = recording.history.samples()
+    samples = list(recording.samples)
     if not samples:
         return None
     return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
@@ -305,7 +305,6 @@ def _gpu(gpu: Gpu) -> dict[str, str]:
     return {
         "GPU": str(gpu.index),
         "busy": _text(gpu.util, ".0f", "%"),
-        "tensor": _text(gpu.tensor, ".0f", "%"),
         "GPU memory": memory,
         "power": _text(gpu.power_w, ".0f", " W"),
         "clock": _text(gpu.sm_mhz, ".0f", " MHz"),
