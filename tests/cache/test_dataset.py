@@ -22,13 +22,11 @@ def add(number: int) -> Compose:
 
 
 @pytest.mark.parametrize(("cache_num", "cache_rate"), [(100, 1.0), (4, 1.0), (100, 0.5), (3, 0.1), (0, 1.0)])
-@pytest.mark.parametrize("hash_as_key", [False, True])
-def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float, hash_as_key: bool) -> None:
+def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float) -> None:
     data = [1, 2, 2, 3, 3, 3, 7]
     settings: dict[str, Any] = {
         "cache_num": cache_num,
         "cache_rate": cache_rate,
-        "hash_as_key": hash_as_key,
         "progress": False,
     }
     ours = CacheDataset(data, add(1), **settings)

@@ -16,9 +16,8 @@ import hasten.cache.build as build
 import hasten.cache.file as file
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cache.checked import DamagedEntry, read_checked, write_checked
+from hasten.cache.checked import DamagedEntry
 from hasten.cache.file import Selection, open_arena, read_shard, verify_entry, whole_shard
-from hasten.cache.key import FORMAT
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
 from tests.cache.sets import SPEC, assert_holds, shard_of, write_case_set
@@ -75,15 +74,6 @@ def test_a_whole_entry_verifies_and_a_missing_one_says_so(whole: Path, tmp_path:
     for look in (verify_entry, read_shard):
         with pytest.raises(FileNotFoundError):
             look(tmp_path / "none")
-
-
-@pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
-def test_an_entry_of_another_format_is_damaged_and_not_misread(whole: Path, tmp_path: Path, number: int | None) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "entry"))
-    index = read_checked(copy / "arena.json")
-    write_checked(copy / "arena.json", {**index, "format": number})
-    with pytest.raises(DamagedEntry, match="another version"):
-        verify_entry(copy)
 
 
 @pytest.mark.parametrize("name", FILES)

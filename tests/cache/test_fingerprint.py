@@ -6,7 +6,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,16 +77,6 @@ def test_a_damaged_file_is_replaced_with_a_warning(
     assert len(caplog.records) == 1
     monkeypatch.setattr(module, "take_fingerprint", None)
     assert fingerprint(case_set, cache) == first
-
-
-def test_without_a_cache_it_is_only_slower(
-    case_set: CaseSet, cache: CacheConfig, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with caplog.at_level(logging.WARNING):
-        result = fingerprint(case_set, replace(cache, dir=str(tmp_path / "file" / "cache")))
-    assert result == take_fingerprint(case_set)
-    assert "cache.dir" in caplog.text
 
 
 def test_a_bad_data_set_is_an_error_and_leaves_nothing(tmp_path: Path, cache: CacheConfig) -> None:

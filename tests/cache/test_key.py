@@ -40,19 +40,6 @@ def test_parameters(one: PrepareConfig, other: PrepareConfig, points: int, other
         assert key_of(case_set, one, points) == key_of(case_set, replace(one), points)
 
 
-@given(spec=SPECS)
-@settings(max_examples=20)
-def test_a_list_of_equal_values_has_the_key_of_one(spec: PrepareConfig) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        case_set = replace(write_case_set(Path(folder), [(1, 2, 2)]), channels=("a", "b"))
-        kinds = (spec.intensity, spec.intensity)
-        windows = (spec.window, spec.window) if spec.intensity == "window" and spec.window else spec.window
-        assert key_of(case_set, replace(spec, intensity=kinds, window=windows)) == key_of(case_set, spec)
-        mixed = replace(spec, intensity=("window", "none"), window=((0, 1), None))
-        assert key_of(case_set, mixed) != key_of(case_set, spec)
-        assert key_of(case_set, mixed) == key_of(case_set, replace(mixed, window=(0.0, 1.0)))
-
-
 @pytest.mark.parametrize("which", ["image", "second channel", "label"])
 @pytest.mark.parametrize("change", ["time", "size"])
 def test_a_changed_file(small: CaseSet, which: str, change: str) -> None:
@@ -114,16 +101,6 @@ def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:
         before = keys(one)[0]
         (tmp_path / other).write_text(named)
         assert keys(one)[0] != before
-
-
-def test_a_link_counts_as_the_file_that_it_leads_to(small: CaseSet, tmp_path: Path) -> None:
-    link = tmp_path / "link.nii"
-    link.symlink_to(small.cases[0].image[0])
-    linked = (replace(small.cases[0], image=(link, *small.cases[0].image[1:])), *small.cases[1:])
-    assert identity(linked) == identity(small.cases)
-    link.unlink()
-    link.symlink_to(small.cases[1].image[0])
-    assert identity(linked) != identity(small.cases)
 
 
 def test_a_cases_key_does_not_depend_on_its_company(small: CaseSet) -> None:

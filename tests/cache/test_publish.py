@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import signal
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,27 +21,6 @@ from tests.cache.sets import SPEC, assert_holds
 from tests.processes import Program
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_threads_take_turns_and_only_one_builds(tmp_path: Path) -> None:
-    folder, builds, seen = tmp_path / "entry", [], []
-
-    def build() -> None:
-        with building(folder, folder.exists) as partial:
-            if partial is not None:
-                builds.append(partial)
-                time.sleep(0.05)
-                (partial / "file").write_text("whole")
-        seen.append((folder / "file").read_text())
-
-    threads = [threading.Thread(target=build) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(builds) == 1
-    assert seen == ["whole"] * 8
-    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])

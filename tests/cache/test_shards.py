@@ -12,18 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hasten.cache.build as build
-import hasten.cache.homes as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena, is_prepared
 from hasten.cache.checked import read_checked, write_checked
-from hasten.cache.file import open_arena
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
@@ -151,29 +148,6 @@ def test_every_home_holds_the_cases_of_three_shards(three_shards: CaseSet, cache
     assert len(shards_in(cache)) == 3
     assert_same_cases(arena, rebuilt(three_shards, cache))
     assert_same_cases(arena.to("cpu", home="ram"), arena)
-
-
-def test_three_shards_lie_in_mixed_homes(
-    three_shards: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = rebuilt(three_shards, cache)
-    monkeypatch.setattr(homes, "available_memory", lambda: 2 * sum(sorted(whole.case_bytes)[:3]))
-    arena = get_arena(three_shards, SPEC, replace(cache, home="auto"))
-    assert_same_cases(arena, whole)
-    assert arena.pages is not None
-    assert 0 < len(arena.pages.cases) < len(whole.ids)
-
-
-def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache: CacheConfig) -> None:
-    whole = rebuilt(three_shards, cache)
-    cases = build._complete(build._query(three_shards, SPEC, cache, None), SPEC, cache.max_points, None)
-    mapped = open_arena(cases, home="file")
-    arena = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", range(len(mapped.ids)))
-    assert arena.store.values["label"].numel() == sum(map(np.prod, whole.shapes))
-    assert_same_cases(arena, whole)
-    assert arena.num_voxels == whole.num_voxels
-    part = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", (3, 0))
-    assert part.ids == tuple(three_shards.cases[number].id for number in (3, 0))
 
 
 @pytest.mark.parametrize("home", ["file", "ram"])

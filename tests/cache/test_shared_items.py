@@ -54,22 +54,6 @@ def test_items_held_at_once_keep_no_file_open() -> None:
     assert (held[-1]["image"] == 1).all()
 
 
-def test_small_items_and_odd_ones_are_copied_instead() -> None:
-    odd = object()
-
-    class Odd:
-        deterministic = True
-
-        def __call__(self, number: int) -> dict[str, Any]:
-            return {"image": torch.zeros(2**18), "odd": odd} if number else {"image": torch.zeros(4)}
-
-    dataset = CacheDataset([0, 1], Odd(), progress=False)
-    assert not any(isinstance(kept, SharedItem) for kept in dataset.cached)
-    assert dataset[1]["odd"] is odd
-    dataset[1]["image"].add_(1)
-    assert not dataset[1]["image"].any()
-
-
 def read(dataset: CacheDataset, answer: Any) -> None:
     torch.set_num_threads(1)  # as loaders do: threads of OpenMP do not survive a fork
     total = sum(float(dataset[number]["image"].sum()) for number in range(len(dataset)))

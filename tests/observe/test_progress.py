@@ -73,15 +73,6 @@ def test_the_time_left_is_that_of_the_expected_end_or_the_limit() -> None:
     assert "at most 20 s left" in stream.getvalue().splitlines()[-1]
 
 
-def test_a_run_that_goes_by_iou_is_told_by_it() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream, clock=Hand())
-    progress.start(10, 0.9, "iou")
-    progress.update(5, score=0.5)
-    assert "IoU 0.5000 (best 0.5000, target 0.9000)" in stream.getvalue()
-    assert "Dice" not in stream.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_narrow_terminal_gets_every_part_unbroken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

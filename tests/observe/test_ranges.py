@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from monai.losses import DiceLoss
 from monai.transforms import RandFlipd
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from hasten.observe import ranges
 from hasten.observe.ranges import Range, nvtx_wanted, ranges_on
@@ -128,9 +127,9 @@ def test_objects_are_marked_and_stay_what_they_are(thing: Any, use: Callable[[An
         kind.__qualname__,
     )
     assert seen(lambda: use(marked))[name] == 1
-    for twin in (copy.deepcopy(marked), pickle.loads(pickle.dumps(marked))):
-        assert isinstance(twin, kind)
-        assert seen(lambda twin=twin: use(twin))[name] == 1
+    twin = copy.deepcopy(marked)
+    assert isinstance(twin, kind)
+    assert seen(lambda: use(twin))[name] == 1
 
 
 def test_a_marked_module_compiles_into_one_graph() -> None:
@@ -142,21 +141,6 @@ def test_a_marked_module_compiles_into_one_graph() -> None:
 
     value = torch.ones(1, 2)
     assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(value), called(value))
-
-
-def test_loaders_and_their_iterators_are_marked() -> None:
-    def loader() -> DataLoader[Any]:
-        return DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
-
-    marked = Range("data loading")(loader())
-    assert isinstance(marked, DataLoader)
-    assert len(marked) == 2
-    assert seen(lambda: [batch for batch in marked])["data loading"] == 3  # noqa: C416 (its length is not asked for)
-    assert seen(lambda: list(Range("data loading")(iter(loader()))))["data loading"] >= 2
-    assert seen(lambda: next(Range("data loading")(number for number in range(3))))["data loading"] == 1
-    closed = Range("data loading")(number for number in range(3))
-    closed.close()
-    assert list(closed) == []
 
 
 def test_monai_s_arguments() -> None:
@@ -173,7 +157,7 @@ def test_what_can_not_be_marked_is_said() -> None:
     with pytest.raises(ValueError, match="Double is a class"):
         Range()(Double)
     with pytest.raises(ValueError, match="a list can't be marked"):
-        Range()([1])
+        Range(methods="append")([1])
     with pytest.raises(ValueError, match="a Double has no work; name"):
         Range("x", methods="work")(Double())
 

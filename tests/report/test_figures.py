@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.report import figures
-from hasten.report.words import NBSP, duration
 
 
 def line(count: int, color: str = "--c1") -> figures.Line:
@@ -42,17 +41,6 @@ def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
     assert sum(value * weight for value, weight in zip(thin, sizes, strict=True)) == pytest.approx(sum(values))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "–"), (0.0421, "0.042 s"), (3.21, "3.2 s"), (9.99, "10.0 s"), (96.4, "96 s"), (599.6, "10 min 00 s"),
-        (725, "12 min 05 s"), (3599.7, "1 h 00 min"), (12000, "3 h 20 min"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float | None, text: str) -> None:
-    assert duration(seconds).replace(NBSP, " ") == text
-
-
 def test_graphs_are_over_any_quantity() -> None:
     line = figures.Line(x=[1, 2, 8], y=[1.0, 1.9, 6.0], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
     ideal = figures.Line(x=[0, 8], y=[0, 8], color="--muted", dashed=True)
@@ -65,13 +53,6 @@ def test_graphs_are_over_any_quantity() -> None:
     assert [text for text in texts if text in ("1", "2", "8")][:3] == ["1", "2", "8"]
     assert svg.count("stroke-dasharray") == 2
     assert not re.search(r"#[0-9a-f]{6}\b", svg)
-
-
-@pytest.mark.parametrize(
-    ("ticks", "shown"), [([1, 2, 4, 8], [1, 2, 4, 8]), ([1, 2, 4, 8, 64, 128], [2, 8, 64, 128]), ([1], [1])]
-)
-def test_the_labels_of_an_axis_do_not_touch(ticks: list[float], shown: list[float]) -> None:
-    assert figures._apart(ticks) == shown
 
 
 def test_a_strip_has_a_row_for_each_group() -> None:

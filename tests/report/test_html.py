@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -70,20 +69,6 @@ def test_it_reaches_for_nothing_outside_itself(tmp_path: Path) -> None:
     assert "@import" not in html
     assert page.tags["link"] == page.tags["script"] == page.tags["img"] == 0
     assert ("content", "default-src 'none'; img-src data:; style-src 'unsafe-inline'") in page.attributes
-
-
-def test_the_parts_of_a_bar_share_its_width_and_no_colour(tmp_path: Path) -> None:
-    parts = tuple((f"part {index}", float(index)) for index in range(15))
-    page = write(tmp_path, Section(title="A", bar=Bar((*parts, ("nothing", float("nan"))), unit="GiB")))
-    styles = [value for name, value in page.attributes if name == "style" and value.startswith("flex:")]
-    shares = [float(style.split()[0].removeprefix("flex:")) for style in styles]
-    assert shares == pytest.approx([100 * index / 105 for index in range(1, 15)], abs=1e-3)
-    colors = [re.search(r"var\((--c\d+)\)", style)[1] for style in styles]
-    assert len(set(colors)) == 14
-    style_sheet = (tmp_path / "page.html").read_text().split("</style>")[0]
-    assert all(f"{color}: " in style_sheet for color in colors), "defined"
-    assert "nothing" not in page.text
-    assert "14 GiB (13.3 %)" in page.text
 
 
 def test_an_old_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,6 @@ def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -
     samples = series(
         300,
         gpu=lambda t: {"util": 2.0 if t > 150 else 95.0, "power_w": 400.0, "temperature_c": 60.0},
-        host=lambda t: {"disk_read": 5e6, "disk_write": 1e6, "net_in": 0.0, "net_out": 0.0},
     )
     write(folder / "monitor.jsonl", samples, before=[start()])
     assert titles(folder) == [
@@ -48,7 +47,6 @@ def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -
         "Step time (ms)",
         "Processor, all cores (%)",
         "Host memory (GiB)",
-        "Disk and network (MB/s)",
     ]
     html = html_of(folder, tmp_path)
     for words in (
@@ -59,7 +57,7 @@ def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -
         "mean 400",
     ):
         assert words in html, words
-    assert html.count('<svg class="figure"') == 2 + 7
+    assert html.count('<svg class="figure"') == 2 + 6
     ids = re.findall(r' id="([^"]+)"', html)
     assert len(ids) == len(set(ids))
 

@@ -63,8 +63,8 @@ def test_a_comparison_says_that_scores_are_of_other_cases(make_run: MakeRun, tmp
     shorter = {"shorter validation": {"on": True, "reason": "8 of 52 cases"}}
     folders[1] = make_run("d", summary={"accelerators": shorter})
     text = page_of(folders, tmp_path / "b.html").text
-    assert "hippocampus (c) has another data.source than hippocampus (a)" in text
-    assert "hippocampus (d): the validation is shortened to 8 of 52 cases." in text
+    assert f"hippocampus ({folders[2]}) has another data.source than hippocampus ({folders[0]})" in text
+    assert f"hippocampus ({folders[1]}): the validation is shortened to 8 of 52 cases." in text
     assert text.count("another data.") == 1
 
 
@@ -168,9 +168,9 @@ def test_several_runs_are_compared_with_the_first(make_run: MakeRun, tmp_path: P
 
 
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
-    text = page_of([make_run("a/x"), make_run("b/x"), make_run("c/y")], tmp_path / "page.html").text
-    for name in ("hippocampus (x) #1", "hippocampus (x) #2", "hippocampus (y)"):
-        assert name in text
+    runs = [make_run("a/x"), make_run("b/x")]
+    text = page_of(runs, tmp_path / "page.html").text
+    assert all(f"hippocampus ({run})" in text for run in runs)
 
 
 def test_regions_have_their_curves_in_the_order_of_the_run(make_run: MakeRun, tmp_path: Path) -> None:

@@ -82,12 +82,3 @@ def test_a_run_that_goes_by_iou_is_read_by_it(make_run: MakeRun) -> None:
     assert "IoU" in verdict(run)
     assert common_metric([run, run]) == "mean IoU"
     assert common_metric([run, dice]) == "score (mean IoU or mean Dice)"
-
-
-def test_a_run_in_progress_knows_its_metric_from_its_settings(make_run: MakeRun) -> None:
-    folder = by_iou(make_run())
-    (folder / "summary.json").unlink()
-    (folder / "run.yaml").write_text("train:\n  metric: iou\n  target: 0.7\n")
-    run = read_run(folder)
-    assert (run.metric, run.target) == ("mean_iou", 0.7)
-    assert run.best_score == max(record.score for record in run.validations)

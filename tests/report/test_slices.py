@@ -25,14 +25,6 @@ def rgb(color: str) -> list[int]:
     return [int(color[start : start + 2], 16) for start in (1, 3, 5)]
 
 
-@pytest.mark.parametrize("shape", [(32, 48), (1, 7), (400, 1000), (640, 640)])
-def test_overlays_keep_the_proportions(shape: tuple[int, int]) -> None:
-    uri = slices.label_uri(np.ones(shape, np.uint8))
-    height, width, _ = pixels(uri).shape
-    assert max(height, width) <= slices.LONG_SIDE
-    assert height / width == pytest.approx(shape[0] / shape[1], rel=0.01)
-
-
 def test_a_class_is_tinted_and_outlined_in_its_colour() -> None:
     label = np.zeros((16, 16), np.uint8)
     label[4:8, 4:8], label[8:12, 4:8] = 1, 2

@@ -38,8 +38,6 @@ _STALE_S = 180.0
 """Far above a beat: a file server may show a time that is a minute old."""
 _TRIES = 1000
 """Attempts to create a lock file among competing processes."""
-_HALF_WRITTEN_S = 5.0
-"""How long a lock file may be seen without content, as its owner has only just created it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,23 +89,20 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
 def _claim(out: Path, deadline: float) -> tuple[int, str]:
     """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
     lock, waits, tries = out / LOCK, False, 0
-    half_written, first_seen = "", 0.0
     while True:
         out.mkdir(parents=True, exist_ok=True)
         path, owner = _owner(lock)
         if owner is not None and _is_alive(path, owner):
-            if not owner.host and owner.token != half_written:
-                half_written, first_seen = owner.token, time.monotonic()
-            if time.monotonic() >= (deadline if owner.host else max(deadline, first_seen + _HALF_WRITTEN_S)):
+            if time.monotonic() >= deadline:
                 remedy = "wait for it, stop it, or choose another --out"
                 if owner.place != _place():
                     silent = f"its last sign came {_silent_s(path):.0f} s ago"
                     remedy += f" ({silent}; after {_STALE_S:.0f} s it counts as dead)"
                 raise ValueError(f"{out}: another {owner} is training there; {remedy}")
-            if owner.host and not waits:
+            if not waits:
                 waits = True
                 log.warning("%s: waiting until the earlier %s ends or counts as dead", out, owner)
-            time.sleep(0.25 if owner.host else 0.05)
+            time.sleep(0.25)
             continue
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:

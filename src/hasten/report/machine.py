@@ -20,7 +20,7 @@ GIB = 1024.0
 Points = list[tuple[float, float]]
 """(seconds since the start, value)."""
 Curves = dict[str, Points]
-"""By the name of what is drawn."""
+"""Points by the name of what is drawn."""
 
 
 def machine_section(machine: Machine | None, id_: str) -> Section | None:
@@ -32,12 +32,6 @@ def machine_section(machine: Machine | None, id_: str) -> Section | None:
     of_all = f"all programs, of {total / GIB:.1f} GiB" if total else "all programs"
     memory = {of_all: _of(host, lambda sample: sample.host.ram_used, GIB)}
     memory |= _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
-    traffic = {
-        "read from disk": _of(host, lambda sample: sample.host.disk_read, 1e6),
-        "written to disk": _of(host, lambda sample: sample.host.disk_write, 1e6),
-        "received": _of(host, lambda sample: sample.host.net_in, 1e6),
-        "sent": _of(host, lambda sample: sample.host.net_out, 1e6),
-    }
     steps = _of_ranks(machine, lambda sample: sample.step_s, "a step", 1e-3)
     charts = (
         _chart("GPU utilisation (%)", _of_gpus(machine, lambda gpu: gpu.util), f"{id_}-gpu", bounds=PERCENT),
@@ -51,7 +45,6 @@ def machine_section(machine: Machine | None, id_: str) -> Section | None:
             bounds=PERCENT,
         ),
         _chart("Host memory (GiB)", memory, f"{id_}-memory"),
-        _chart("Disk and network (MB/s)", traffic, f"{id_}-traffic"),
     )
     return Section(
         "The machine",
@@ -63,7 +56,7 @@ def machine_section(machine: Machine | None, id_: str) -> Section | None:
 
 
 def _chart(title: str, curves: Curves, id_: str, *, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
-    """As many curves as there are colours, each with its mean; None where nothing was recorded."""
+    """The curves, as many as there are colours, each with its mean; None where nothing was recorded."""
     drawn = [(name, points) for name, points in curves.items() if len(points) > 1][:NUM_COLORS]
     if not drawn:
         return None

@@ -23,7 +23,7 @@ from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import Follower, MonitorRecording, recordings
 from hasten.observe.monitor.sample import Sample
-from hasten.observe.values import accelerators, entries, integer, mapping, number, numbers
+from hasten.observe.values import accelerators, integer, mapping, number, numbers
 
 _FIELDS = tuple(field.name for field in fields(Example))
 MAX_EXAMPLES = 6
@@ -59,9 +59,8 @@ class Run:
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
     accelerators: dict[str, Any]
-    """Values of summary.json; `decisions` and `augmentation` are those of plan.json."""
+    """Values of summary.json; `decisions` are those of plan.json."""
     decisions: dict[str, Any]
-    augmentation: list[Any]
     environment: dict[str, Any]
     config: str
     data: dict[str, Any]
@@ -127,7 +126,6 @@ def read_run(folder: Path) -> Run:
         class_names=_class_names(plan, validations),
         accelerators=accelerators(summary),
         decisions=mapping(plan.get("decisions")),
-        augmentation=entries(plan.get("augmentation")),
         environment=environment,
         config=config,
         data={name: data[name] for name in ("source", "split") if name in data},

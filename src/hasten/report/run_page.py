@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.observe.values import entries, mapping
 from hasten.report import words
 from hasten.report.compare import step_seconds
 from hasten.report.figures import Line, color, line_chart
@@ -40,7 +39,6 @@ def run_sections(run: Run, id_: str, *, folded: bool = False) -> tuple[Section, 
         machine_section(run.machine, f"{id_}-machine"),
         _slices(run, id_),
         _accelerators(run, id_),
-        _augmentation(run, id_),
         _plan(run, id_, folded),
         _environment(run, id_),
         _config(run, id_),
@@ -171,21 +169,6 @@ def _accelerators(run: Run, id_: str) -> Section:
         state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
         rows.append((name, state, _text(detail, "reason")))
     return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows), f"{id_}-accelerators")
-
-
-def _augmentation(run: Run, id_: str) -> Section | None:
-    steps = [mapping(entry) for entry in run.augmentation]
-    rows = tuple(
-        (
-            f"{number}. {_text(step, 'name')}",
-            "; ".join(map(str, entries(step.get("ops")))),
-            _text(step, "how"),
-            _text(step, "why"),
-        )
-        for number, step in enumerate(steps, 1)
-    )
-    columns = ("Step", "Operations", "Runs", "Why")
-    return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:

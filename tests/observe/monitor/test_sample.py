@@ -28,10 +28,6 @@ HOST = Host(
     ram_used=6000.5,
     ram_total=24105.6,
     rss=2100.0,
-    disk_read=123456789.0,
-    disk_write=0.0,
-    net_in=5.0,
-    net_out=6.0,
     load=1.25,
 )
 

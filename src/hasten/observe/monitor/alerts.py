@@ -10,9 +10,8 @@ from itertools import groupby
 from hasten.observe.monitor.sample import Gpu, Sample
 from hasten.observe.values import duration
 
-BLOCK_S = 60.0
+LEAST_S = 60.0
 """Seconds that a state must last before an alert is raised."""
-BLOCK_SAMPLES = 5
 IDLE_BELOW = 10.0
 """Percent of GPU utilisation."""
 RAM_FULL = 0.95
@@ -31,8 +30,6 @@ class Alert:
     """The subject of the alert: "GPU 0", "rank 1", "host"."""
     text: str
     """One sentence for a person."""
-    since_s: float
-    """Seconds since the run started."""
 
 
 def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1) -> list[Alert]:
@@ -52,9 +49,7 @@ def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]]) -> list[Alert]:
     for rank, samples in sorted(ranks.items()):
         for alert in alerts_of(samples, rank=rank, world_size=len(ranks)):
             by_subject.setdefault((alert.kind, alert.subject), alert)
-    late = {rank: samples[-1].time for rank, samples in ranks.items() if samples}
-    slow = straggler({rank: pace(samples) for rank, samples in ranks.items()}, since_s=max(late.values(), default=0.0))
-    return [*by_subject.values(), *slow]
+    return [*by_subject.values(), *straggler({rank: pace(samples) for rank, samples in ranks.items()})]
 
 
 def sentences(alerts: Sequence[Alert]) -> list[str]:
@@ -82,59 +77,51 @@ def training(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU that is almost idle while the run trains."""
-
-    spells = _spells([(time, gpu.util < IDLE_BELOW) for time, gpu in _readings(samples, index) if gpu.util is not None])
-    if not spells:
+    readings = [(time, gpu.util < IDLE_BELOW) for time, gpu in _readings(samples, index) if gpu.util is not None]
+    lasted = _seconds(readings)
+    if not lasted:
         return []
-    lasted, whole = sum(end - start for start, end in spells), samples[-1].time - samples[0].time
+    whole = duration(samples[-1].time - samples[0].time)
     text = (
-        f"{name} was idle (below {IDLE_BELOW:.0f} %) for {duration(lasted)} of {duration(whole)} of training: "
-        "the data, a validation or a synchronisation holds it up; hasten doctor says which"
+        f"{name} was idle (below {IDLE_BELOW:.0f} %) for {duration(lasted)} of {whole} of training: the data, a "
+        "validation or a synchronisation holds it up; hasten doctor says which"
     )
-    return [Alert(kind="idle_gpu", subject=name, text=text, since_s=spells[0][0])]
+    return [Alert(kind="idle_gpu", subject=name, text=text)]
 
 
 def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
     readings = _readings(samples, index)
     slow = SLOW_CLOCK * max((gpu.sm_mhz for _, gpu in readings if gpu.sm_mhz), default=0.0)
-    all_reasons: set[str] = set()
+    reasons: set[str] = set()
     points = []
     for time, gpu in readings:
-        if gpu.throttle is not None:
-            capped = "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow
-            reasons = HOT & set(gpu.throttle) | ({"power_cap"} if capped else set())
-            all_reasons |= reasons
-            points.append((time, bool(reasons)))
-    spells = _spells(points, share=0.5)
-    if not spells:
+        capped = {"power_cap"} if gpu.sm_mhz is not None and gpu.sm_mhz < slow else set()
+        held = (HOT | capped) & set(gpu.throttle or ())
+        reasons |= held
+        points.append((time, bool(held)))
+    lasted = _seconds(points)
+    if not lasted:
         return []
     text = (
-        f"{name} was throttled ({', '.join(sorted(all_reasons))}) for "
-        f"{duration(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
+        f"{name} was throttled ({', '.join(sorted(reasons))}) for {duration(lasted)}: look at its cooling and its "
+        "power limit"
     )
-    return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
+    return [Alert(kind="throttling", subject=name, text=text)]
 
 
 def ram_full(samples: Sequence[Sample]) -> list[Alert]:
     """A host with next to no memory left."""
-
-    shares = [
-        (sample.time, sample.host.ram_used / sample.host.ram_total)
-        for sample in samples
-        if sample.host.ram_used is not None and sample.host.ram_total
-    ]
-    spells = _spells([(time, share >= RAM_FULL) for time, share in shares], block_s=5.0)
-    if not spells:
+    most = max((s.host.ram_used / s.host.ram_total for s in samples if s.host.ram_used and s.host.ram_total), default=0)
+    if most < RAM_FULL:
         return []
-    most = max(share for _, share in shares)
     text = f"the host's memory was {100 * most:.0f} % full: a little more and the system ends the run"
-    return [Alert(kind="ram_full", subject="host", text=text, since_s=spells[0][0])]
+    return [Alert(kind="ram_full", subject="host", text=text)]
 
 
-def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> list[Alert]:
+def straggler(paces: Mapping[int, float | None]) -> list[Alert]:
     """Ranks whose seconds per step are well above the median of the other ranks."""
-    known = {rank: seconds_ for rank, seconds_ in paces.items() if seconds_}
+    known = {rank: seconds for rank, seconds in paces.items() if seconds}
     alerts = []
     for rank, step_s in sorted(known.items()):
         others = [value for other, value in known.items() if other != rank]
@@ -144,7 +131,7 @@ def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> lis
                 f"rank {rank} takes {1000 * step_s:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for "
                 "it; look at what else runs there, at its GPU and at its share of the work"
             )
-            alerts.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
+            alerts.append(Alert(kind="straggler", subject=f"rank {rank}", text=text))
     return alerts
 
 
@@ -154,27 +141,10 @@ def pace(samples: Sequence[Sample]) -> float | None:
     return statistics.median(paces) if paces else None
 
 
-def _spells(
-    points: Sequence[tuple[float, bool]], *, share: float = 0.8, block_s: float = BLOCK_S
-) -> list[tuple[float, float]]:
-    """(begin, end) of the flagged times in windows of `block_s` that hold a `share` of such; joined where they meet."""
-    spells: list[tuple[float, float]] = []
-    first = count = 0
-    for last, (end, is_on) in enumerate(points):
-        count += is_on
-        # The shortest window that is long enough.
-        while last - first >= BLOCK_SAMPLES and end - points[first + 1][0] >= block_s:
-            count -= points[first][1]
-            first += 1
-        size = last - first + 1
-        if end - points[first][0] < block_s or size < BLOCK_SAMPLES or count < share * size:
-            continue
-        on = [time for time, flagged in points[first : last + 1] if flagged]
-        if spells and on[0] <= spells[-1][1]:
-            spells[-1] = (spells[-1][0], max(spells[-1][1], on[-1]))
-        else:
-            spells.append((on[0], on[-1]))
-    return spells
+def _seconds(points: Sequence[tuple[float, bool]]) -> float:
+    """Seconds in spells of flagged times that last `LEAST_S` or more."""
+    spells = [[time for time, _ in group] for is_on, group in groupby(points, key=lambda point: point[1]) if is_on]
+    return sum(times[-1] - times[0] for times in spells if times[-1] - times[0] >= LEAST_S)
 
 
 def _readings(samples: Sequence[Sample], index: int) -> list[tuple[float, Gpu]]:

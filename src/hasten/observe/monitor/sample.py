@@ -40,11 +40,6 @@ class Host:
     ram_total: float | None = None
     rss: float | None = None
     """MiB of this process."""
-    disk_read: float | None = None
-    """Bytes a second, as the next three."""
-    disk_write: float | None = None
-    net_in: float | None = None
-    net_out: float | None = None
     load: float | None = None
     """Mean number of runnable processes over the last minute."""
 
