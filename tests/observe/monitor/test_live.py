@@ -116,7 +116,7 @@ def test_without_a_driver_it_says_so_once_and_records_the_host(tmp_path: Path) -
     assert bench.monitor.note in bench.messages[0]
     assert len(records(tmp_path / "monitor.jsonl", "note")) == 1
     samples = records(tmp_path / "monitor.jsonl", "sample")
-    assert [(each.get("gpus"), each["host"]["cpu"]) for each in samples] == [(None, 50)] * 5
+    assert [(each.get("gpus"), each["host"]["cpu"]) for each in samples] == [([], 50)] * 5
 
 
 def test_a_resumed_run_goes_on_in_the_same_files(tmp_path: Path) -> None:

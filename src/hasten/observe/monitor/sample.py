@@ -69,7 +69,9 @@ def to_record(sample: Sample) -> dict[str, Any]:
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
-    known = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        known[name] = round(value, 4) if isinstance(value, float) else value
     if "host" in known:
         known |= {"host": _known(known["host"]), "gpus": [_known(gpu) for gpu in known["gpus"]]}
     return {name: value for name, value in known.items() if value is not None}

@@ -27,7 +27,7 @@ class MlflowRun:
         from mlflow.tracking import MlflowClient
 
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}"
-        self._client = MlflowClient(uri)
+        self._client: Any = MlflowClient(uri)
         self._run_id = _known_run(self._client, run, uri)
         if self._run_id is None:
             self._run_id = _new_run(self._client, run)
