@@ -42,7 +42,9 @@ def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
     )
     columns = tuple(column.format(goal if "Time" in column else metric) for column in _COLUMNS)
     reached = [(time_s, run.name) for time_s, run in zip(times, runs, strict=True) if time_s is not None]
-    verdict = f"{min(reached)[1]} reached {goal} first, after {words.duration(min(reached)[0])}." if reached else ""
+    verdict = f"No run reached the {goal}."
+    if reached:
+        verdict = f"{min(reached)[1]} reached {goal} first, after {words.duration(min(reached)[0])}."
     comparison = Section(
         "Comparison",
         warning=Note("Not of the same cases", _other_cases(runs)),
