@@ -99,17 +99,6 @@ def try_lock(path: Path, flags: int) -> int | None:
     return handle if locked else None
 
 
-def flocked(handle: int) -> bool:
-    """Take the flock of an open file; False where another process holds it, or where there is no such lock."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def is_locked(path: Path) -> bool:
     """Whether a process holds a flock on a file or folder; False where there is none."""
     if fcntl is None:

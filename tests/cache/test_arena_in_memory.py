@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from hasten.cache.arena import Arena
-from hasten.cache.arena_in_memory import case_rows, case_values, copy_cases, empty_like, point_slices
+from hasten.cache.arena_in_memory import copy_cases
 from hasten.prepare.types import Geometry
 from tests.augment.stores import random_store
 
@@ -66,17 +65,3 @@ def test_copied_cases_are_what_they_were(names: str, num_channels: int) -> None:
     assert result.case_bytes == tuple(whole.case_bytes[case] for case in whole.index(tuple(names)))
     whole.store.values["image"].zero_()
     assert result.store.values["image"].any()
-
-
-def test_rows_tell_how_much_room_a_case_takes() -> None:
-    whole = arena_of()
-    sets, rows = whole.store.sets, case_rows(whole)
-    assert sets is not None
-    assert [row.id for row in rows] == list("abcde")
-    assert point_slices(rows)[-1].stop == len(sets.points)
-    empty = empty_like(whole, rows[1:3], "meta")
-    assert empty.store.values["image"].shape == (2 * (6 * 8 * 10 + 512),)
-    image, label, points = case_values(whole, 2, point_slices(rows)[2])
-    assert (len(image), len(label), len(points)) == (1024, 512, 0)
-    assert empty_like(whole, (), "cpu").store.shape.shape == (0, 3)
-    assert torch.equal(copy_cases(whole, (0,), "cpu").store.offset, torch.tensor([0]))

@@ -29,15 +29,6 @@ LABELS = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_phantoms(phantoms: CaseSet, cache: CacheConfig, dtype: str) -> None:
-    spec = replace(SPEC, spacing=(3.0, 2.0, 1.5), intensity="window", window=(-100.0, 250.0), crop_foreground=True)
-    spec = replace(spec, dtype=dtype)
-    arena = get_arena(phantoms, spec, cache)
-    assert_holds(arena, phantoms, spec, cache.max_points)
-    assert len(set(arena.geometry)) > 1  # cropped differently, so that a mix-up shows
-
-
 @given(
     shapes=st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=1, max_size=5),
     num_channels=st.integers(1, 3),
@@ -73,14 +64,6 @@ def test_two_dimensions(tmp_path: Path, cache: CacheConfig) -> None:
     arena = get_arena(case_set, SPEC, cache)
     assert arena.shapes == ((1, 32, 48),) * 3
     assert_holds(arena, case_set, SPEC, cache.max_points)
-
-
-def test_the_number_of_threads_changes_nothing(small: CaseSet, cache: CacheConfig, tmp_path: Path) -> None:
-    arenas = [
-        get_arena(small, replace(SPEC, num_threads=threads), replace(cache, dir=str(tmp_path / str(threads))))
-        for threads in (1, 3)
-    ]
-    assert_same(*arenas)
 
 
 @pytest.mark.parametrize("home", ["file", "ram"])

@@ -22,13 +22,11 @@ def add(number: int) -> Compose:
 
 
 @pytest.mark.parametrize(("cache_num", "cache_rate"), [(100, 1.0), (4, 1.0), (100, 0.5), (3, 0.1), (0, 1.0)])
-@pytest.mark.parametrize("hash_as_key", [False, True])
-def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float, hash_as_key: bool) -> None:
+def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float) -> None:
     data = [1, 2, 2, 3, 3, 3, 7]
     settings: dict[str, Any] = {
         "cache_num": cache_num,
         "cache_rate": cache_rate,
-        "hash_as_key": hash_as_key,
         "progress": False,
     }
     ours = CacheDataset(data, add(1), **settings)
@@ -39,19 +37,6 @@ def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate
     monais.set_data([5, 5, 6])
     assert ours.cache_num == monais.cache_num
     assert [int(each) for each in ours] == [60, 60, 70]
-
-
-def test_rows_are_told_apart_by_the_users_function() -> None:
-    dataset = CacheDataset([1, 11, 2], add(0), hash_as_key=True, hash_func=lambda each: each % 10, progress=False)
-    assert [int(each) for each in dataset] == [10, 10, 20]
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_small_items_are_kept_contiguous(wanted: bool) -> None:
-    turn = Lambda(lambda _: {"image": torch.zeros(4, 6).T, "array": np.zeros((4, 6)).T})
-    dataset = CacheDataset([0], [turn], as_contiguous=wanted, copy_cache=False, progress=False)
-    assert dataset[0]["image"].is_contiguous() == wanted
-    assert dataset[0]["array"].flags.c_contiguous == wanted
 
 
 def test_the_transform_can_be_read_and_set(tmp_path: Path) -> None:

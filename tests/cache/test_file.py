@@ -8,9 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +16,8 @@ import hasten.cache.build as build
 import hasten.cache.file as file
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cache.checked import DamagedEntry, read_checked, write_checked
+from hasten.cache.checked import DamagedEntry
 from hasten.cache.file import Selection, open_arena, read_shard, verify_entry, whole_shard
-from hasten.cache.key import FORMAT
-from hasten.cache.libc import Span, map_files
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
 from tests.cache.sets import SPEC, assert_holds, shard_of, write_case_set
@@ -80,24 +76,6 @@ def test_a_whole_entry_verifies_and_a_missing_one_says_so(whole: Path, tmp_path:
             look(tmp_path / "none")
 
 
-@pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
-def test_an_entry_of_another_format_is_damaged_and_not_misread(whole: Path, tmp_path: Path, number: int | None) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "entry"))
-    index = read_checked(copy / "arena.json")
-    write_checked(copy / "arena.json", {**index, "format": number})
-    with pytest.raises(DamagedEntry, match="another version"):
-        verify_entry(copy)
-
-
-def test_equal_geometries_are_written_once(tmp_path: Path) -> None:
-    shapes = [(2, 3, 4), (3, 3, 3), (2, 3, 4)]
-    case_set = write_case_set(tmp_path / "set", shapes)
-    shard = shard_of(case_set, tmp_path / "cache")
-    index = read_checked(shard / "arena.json")
-    assert [len(index["geometries"]), index["geometry"]] == [2, [0, 1, 0]]
-    assert [each.source_shape for each in opened(shard, "file").geometry] == shapes
-
-
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
 def test_damage_is_repaired_with_a_warning(
@@ -115,7 +93,7 @@ def test_damage_is_repaired_with_a_warning(
     with caplog.at_level(logging.WARNING):
         second = get_arena(small, SPEC, cache)
     assert_holds(second, small, SPEC, cache.max_points)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(caplog.records) == ((harm, name) != ("remove", "arena.json"))
     assert all(str(path) in record.getMessage() for record in caplog.records)
     assert verify_entry(entry_in(cache)) == 4
 
@@ -139,19 +117,6 @@ def test_a_disk_that_never_reads_back_right_is_named(
     with pytest.raises(ValueError, match=r"arena: does not read back.*cache\.dir"):
         get_arena(small, SPEC, cache)
     assert not list((Path(str(cache.dir)) / "arena").iterdir())
-
-
-def test_an_entry_larger_than_memory_is_mapped(tmp_path: Path) -> None:
-    size = 2 * (psutil.virtual_memory().total + psutil.swap_memory().total)
-    path = tmp_path / "sparse.bin"
-    try:
-        with path.open("wb") as stream:
-            stream.truncate(size)
-    except OSError:
-        pytest.skip("this file system has no files of that size")
-    mapped = torch.frombuffer(map_files([Span(path, 0, size)], size), dtype=torch.float16)
-    assert mapped.shape == (size // 2,)
-    assert mapped[-1] == 0
 
 
 def test_nothing_that_is_read_can_run_code() -> None:

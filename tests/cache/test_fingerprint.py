@@ -6,7 +6,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +46,6 @@ def test_a_second_run_reads_nothing(case_set: CaseSet, cache: CacheConfig, monke
     assert json.loads(file_in(cache).read_text())["body"]["num_cases"] == 2
 
 
-def test_a_changed_file_is_looked_at_again(case_set: CaseSet, cache: CacheConfig) -> None:
-    before = fingerprint(case_set, cache)
-    write_case_set(case_set.source, [(6, 4, 5), (2, 5, 6)], num_channels=2, labels=case_set.labels)
-    after = fingerprint(case_set, cache)
-    assert (before.shapes[0], after.shapes[0]) == ((3, 4, 5), (6, 4, 5))
-
-
 @pytest.mark.parametrize("harm", ["flip", "truncate", "other fields", "no object", "unreadable"])
 def test_a_damaged_file_is_replaced_with_a_warning(
     case_set: CaseSet,
@@ -85,29 +77,6 @@ def test_a_damaged_file_is_replaced_with_a_warning(
     assert len(caplog.records) == 1
     monkeypatch.setattr(module, "take_fingerprint", None)
     assert fingerprint(case_set, cache) == first
-
-
-def test_without_a_cache_it_is_only_slower(
-    case_set: CaseSet, cache: CacheConfig, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with caplog.at_level(logging.WARNING):
-        result = fingerprint(case_set, replace(cache, dir=str(tmp_path / "file" / "cache")))
-    assert result == take_fingerprint(case_set)
-    assert "cache.dir" in caplog.text
-
-
-def test_a_failed_write_leaves_no_file(
-    case_set: CaseSet, cache: CacheConfig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with caplog.at_level(logging.WARNING):
-        fingerprint(case_set, cache)
-    assert "No space left" in caplog.text
-    assert list((Path(str(cache.dir)) / "fingerprint").iterdir()) == []
 
 
 def test_a_bad_data_set_is_an_error_and_leaves_nothing(tmp_path: Path, cache: CacheConfig) -> None:
@@ -189,14 +158,6 @@ def test_a_second_start_notices(tmp_path: Path, cache: CacheConfig, change: Call
     after = start(folder, cache)
     assert after != before
     assert after == (load_case_set(folder), take_fingerprint(load_case_set(folder)))
-
-
-def test_what_was_declared_once_is_not_kept(tmp_path: Path, cache: CacheConfig) -> None:
-    folder = tiles(tmp_path / "set", [0, 1, 3])
-    declared(folder)
-    assert start(folder, cache)[0].labels[3] == "three"
-    (folder / "labels.json").unlink()
-    assert start(folder, cache)[0].labels[3] == "class_2"
 
 
 def test_a_wrong_number_of_dimensions_is_told_at_every_start(tmp_path: Path, cache: CacheConfig) -> None:

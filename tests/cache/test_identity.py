@@ -28,12 +28,9 @@ def scaled(value):
 """
 
 SOURCE = """
-import argparse
-import enum
 import functools
 import logging
 import random
-import re
 import threading
 from dataclasses import dataclass, field
 
@@ -46,25 +43,16 @@ from identity_helpers import scaled as imported
 
 LEVEL = 10
 TABLE = {"liver": 20, "spleen": [b"30", 31]}
-LOOKUP = {"a": 1}
 LOG = logging.getLogger("one")
 LOCK = threading.Lock()
 LOCAL = threading.local()
 DRAW = random.Random()
 RNG = np.random.default_rng()
-PATTERN = re.compile("pattern-1")
 HALF = functools.partial(max, 0.5)
 SCALE = ScaleIntensity(0.0, 40.0)
 MODEL = torch.nn.Linear(2, 2)
 torch.nn.init.constant_(MODEL.weight, 50.0), torch.nn.init.zeros_(MODEL.bias)
-args = argparse.Namespace(size=60, run=lambda value: value)
 SMALL = {min, max}
-
-class Mode(enum.Enum):
-    ONE = 1
-
-    def weight(self):
-        return 70
 
 class Window:
     C = 80
@@ -78,14 +66,6 @@ class Window:
     def high(cls):
         return 100
 
-    @property
-    def width(self):
-        return 110
-
-    @functools.cached_property
-    def centre(self):
-        return 120
-
 @dataclass
 class Setting:
     size: int = 130
@@ -97,16 +77,9 @@ def helper(value):
 def deeper(value):
     return value + 160 if value else helper(value)  # mutual recursion
 
-def itself(value):
-    return itself(value - 1) if value else 170
-
 @functools.cache
 def cached(value):
     return value + 180
-
-@functools.lru_cache(maxsize=2)
-def attributed(value):
-    return value
 
 def tagged(value):
     return value * tagged.factor
@@ -161,42 +134,26 @@ EDITS = {
     "class attribute": ("Mine()", "low = 210", "low = 211"),
     "constant": ("Mine()", "LEVEL = 10", "LEVEL = 11"),
     "constant in a lambda": ("lambda value: value + LEVEL", "LEVEL = 10", "LEVEL = 11"),
-    "constant in a nested function": ("lambda value: [LEVEL + each for each in value]", "LEVEL = 10", "LEVEL = 11"),
     "container": ("lambda value: TABLE", "31]", "32]"),
-    "bytes": ("lambda value: TABLE", 'b"30"', 'b"31"'),
     "helper": ("lambda value: helper(value)", "+ 150", "+ 151"),
     "helper of a helper": ("lambda value: helper(value)", "+ 160", "+ 161"),
-    "recursive helper": ("itself", "else 170", "else 171"),
     "cached helper": ("lambda value: cached(value)", "+ 180", "+ 181"),
-    "cached function": ("cached", "+ 180", "+ 181"),
     "decorated helper": ("lambda value: decorated(value)", "+ 200", "+ 201"),
     "decorator": ("decorated", "a call", "another call"),
     "attribute of a function": ("tagged", "factor = 190", "factor = 191"),
     "module's function": ("lambda value: identity_helpers.scaled(value)", "value * FACTOR", "value / FACTOR"),
     "module's constant": ("lambda value: identity_helpers.scaled(value)", "FACTOR = 2", "FACTOR = 3"),
     "imported function": ("lambda value: imported(value)", "FACTOR = 2", "FACTOR = 3"),
-    "module as a value": ("lambda value: vars(identity_helpers)", "FACTOR = 2", "FACTOR = 3"),
     "module imported by a function": ("locally", "FACTOR = 2", "FACTOR = 3"),
-    "class parameter": ("Mine(Window)", "C = 80", "C = 81"),
     "instance": ("Mine(Window())", "C = 80", "C = 81"),
-    "static method": ("Mine(Window)", "return 90", "return 91"),
     "class method": ("Mine(Window)", "return 100", "return 101"),
-    "property": ("Mine(Window)", "return 110", "return 111"),
-    "cached property": ("Mine(Window)", "return 120", "return 121"),
     "bound method of a base class": ('Lambdad("image", Mine().go)', "value + 220", "value + 221"),
-    "bound class method": ('Lambdad("image", Window.high)', "return 100", "return 101"),
-    "built-in method": ('Lambdad("image", LOOKUP.get)', '"a": 1', '"a": 2'),
-    "namespace": ("lambda value: args.size", "size=60", "size=61"),
-    "enum": ("Mine(Mode.ONE)", "return 70", "return 71"),
-    "data class": ("Mine(Setting)", "size: int = 130", "size: int = 131"),
-    "default factory": ("Mine(Setting)", "[140]", "[141]"),
-    "pattern": ("lambda value: PATTERN.match(value)", "pattern-1", "pattern-2"),
     "partial": ("lambda value: HALF(value)", "max, 0.5", "max, 0.6"),
     "transform": ("lambda value: SCALE(value)", "40.0", "41.0"),
     "network": ("lambda value: MODEL(value)", "50.0", "51.0"),
     "argument names": ("lambda value: tagged(value=value)", "tagged(value):", "tagged(value, other=None):"),
     "exception": ("flow", "except KeyError", "except IndexError"),
-}  # fmt: skip
+}
 
 
 def load(folder: Path, expression: str, old: str = "", new: str = "") -> Any:
@@ -264,65 +221,11 @@ def test_another_process_finds_the_same_identity(folder: Path) -> None:
     assert here == there.strip()
 
 
-def test_a_pickled_copy_is_the_same(folder: Path) -> None:
-    made = load(folder, "Mine(Window())")
-    assert Digester().digest(made) == Digester().digest(pickle.loads(pickle.dumps(made)))
-
-
-class Node:
-    def __init__(self, parent: Node | None = None, size: int = 0) -> None:
-        self.parent, self.size = parent or self, size
-        self.children: list[Node] = []
-        self.known: set[Node] = set()
-
-
-def test_objects_may_refer_to_each_other() -> None:
-    def family(*sizes: int) -> Node:
-        root = Node()
-        root.children = [Node(root, size) for size in sizes]
-        root.known = {root, *root.children}
-        return root
-
-    assert Digester().digest(family(1, 2, 3)) == Digester().digest(family(1, 2, 3))
-    assert Digester().digest(family(1, 2, 3)) != Digester().digest(family(1, 2, 4))
-
-
-def test_objects_may_form_a_chain_longer_than_the_stack() -> None:
-    def chain(size: int) -> Node:
-        node = Node(size=size)
-        for _ in range(2000):
-            node = Node(node)
-        return node
-
-    # As text: to compare such lists, Python would recurse.
-    assert str(Digester().digest(chain(1))) == str(Digester().digest(chain(1)))
-    assert str(Digester().digest(chain(1))) != str(Digester().digest(chain(2)))
-
-
-def test_transforms_may_share_an_object() -> None:
-    def identity(one: Node, other: Node) -> str:
-        functions = [lambda value: (value, one.size), lambda value: (value, other.size)]
-        return chain_identity(split_chain(Compose([Lambdad("image", each) for each in functions])))
-
-    node = Node()
-    assert identity(node, node) == identity(node, node)
-    assert identity(node, node) != identity(Node(size=1), node)
-
-
 def test_a_container_that_holds_itself_is_named() -> None:
     held: list[Any] = [1]
     held.append(held)
     with pytest.raises(ValueError, match="Lambdad: a list, tuple or dictionary that it uses holds itself"):
         chain_identity(split_chain(Compose([Lambdad("image", lambda value: (value, held))])))
-
-
-def test_a_cell_may_be_empty() -> None:
-    def outer() -> Any:
-        if not sys.argv:
-            later = 1
-        return lambda: later
-
-    assert Digester().digest(outer()) == Digester().digest(outer())
 
 
 @pytest.mark.parametrize(
@@ -337,21 +240,10 @@ def test_a_cell_may_be_empty() -> None:
         (np.array(["one", None], object), np.array(["two", None], object)),
         ({(1, 2): 3}, {(1, 2): 4}),
     ],
-)  # fmt: skip
+)
 def test_values_count(one: Any, other: Any) -> None:
     assert Digester().digest(one) == Digester().digest(pickle.loads(pickle.dumps(one)))
     assert Digester().digest(one) != Digester().digest(other)
-
-
-def test_the_order_of_a_dictionary_does_not_count() -> None:
-    def one() -> int:
-        return 1
-
-    def two() -> int:
-        return 2
-
-    assert Digester().digest({"a": one, "b": two}) == Digester().digest({"b": two, "a": one})
-    assert Digester().digest({(1, 2): one, (0, 1): two}) == Digester().digest({(0, 1): two, (1, 2): one})
 
 
 def test_a_class_without_a_source_counts() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from mmap import PAGESIZE
 from pathlib import Path
 
-import pytest
 import torch
 
 from hasten.cache.libc import Span, map_files, read_ahead
@@ -34,10 +33,3 @@ def test_a_mapping_ends_with_its_last_view_and_holds_no_file_open(tmp_path: Path
     assert str(tmp_path / "b") in Path("/proc/self/maps").read_text()
     del view
     assert str(tmp_path / "b") not in Path("/proc/self/maps").read_text()
-
-
-def test_a_file_that_is_gone_leaves_no_mapping(tmp_path: Path) -> None:
-    gone = Span(tmp_path / "none", 3 * PAGESIZE, 1)
-    with pytest.raises(FileNotFoundError):
-        map_files([*spans(tmp_path), gone], 4 * PAGESIZE)
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

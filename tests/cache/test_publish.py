@@ -1,105 +1,68 @@
-"""Folders appear whole: several processes at once, and processes that are killed."""
+"""Folders appear whole: one builder at a time, and builders that fail or are killed anywhere."""
 
 from __future__ import annotations
 
+import errno
 import os
-import subprocess
+import random
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-import hasten.cache.publish as publish
 from hasten.cache.build import get_arena
-from hasten.cache.file import verify_entry
-from hasten.cache.publish import discard, published
+from hasten.cache.publish import building, sweep
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
-from hasten.files import is_locked
 from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC, assert_holds
 from tests.processes import Program
 
-FILL = """
-import sys, time
-from pathlib import Path
-from hasten.cache.build import get_arena
-from hasten.cases.sources import load_case_set
-from hasten.config.schema import CacheConfig
-from tests.cache.sets import SPEC
-
-name, other, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-
-def tick(done, total):
-    if done == 2:
-        (folder / f"{name}.ready").write_text("")
-        end = time.monotonic() + 60
-        while not (folder / f"{other}.ready").exists() and time.monotonic() < end:
-            time.sleep(0.01)
-
-arena = get_arena(
-    load_case_set(folder / "set"), SPEC, CacheConfig(dir=str(folder / "cache"), home="ram"), tick=tick
-)
-print(arena.store.values["image"].float().sum().item(), arena.store.sets.points.tolist())
-"""
-"""Fills an entry, and waits after two cases until the file of the other name is there."""
+ROOT = Path(__file__).parents[2]
 
 
-@contextmanager
-def process(*arguments: str, program: str = FILL) -> Iterator[Program]:
-    with Program("-c", program, *arguments) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_an_error_hands_the_turn_on(tmp_path: Path, kind: type[BaseException]) -> None:
+    folder = tmp_path / "entry"
+    with suppress(kind), building(folder, folder.exists) as partial:
+        assert partial is not None
+        (partial / "file").write_text("half")
+        assert not folder.exists()
+        raise kind
+    assert list(tmp_path.iterdir()) == []
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        assert list(partial.iterdir()) == []
 
 
-def wait_for(path: Path, running: Program) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def test_without_locks_every_process_builds_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unable(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unable)
+    folder = tmp_path / "entry"
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        (partial / "file").write_text("whole")
+    assert (folder / "file").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+    assert "can't be locked" in caplog.text
 
 
-def test_a_second_process_waits_and_opens_what_the_first_filled(tmp_path: Path) -> None:
-    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=3, shape=(8, 16, 16)))
-    with process("one", "go", str(tmp_path)) as one:
-        wait_for(tmp_path / "one.ready", one)
-        with process("two", "nobody", str(tmp_path)) as two:
-            with pytest.raises(subprocess.TimeoutExpired):
-                two.communicate(timeout=3)
-            (tmp_path / "go.ready").write_text("")
-            (out, err), (out2, err2) = one.communicate(timeout=600), two.communicate(timeout=600)
-    assert (one.returncode, two.returncode) == (0, 0), err + err2
-    assert err == err2 == ""
-    assert out == out2 != ""
-    assert not (tmp_path / "two.ready").exists()  # it filled nothing
-    (folder,) = (tmp_path / "cache" / "arena").iterdir()
-    assert verify_entry(folder) == 3
-    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
-    assert_holds(get_arena(case_set, SPEC, cache), case_set, SPEC, cache.max_points)
-
-
-def test_what_a_killed_fill_finished_is_gone_on_with(tmp_path: Path) -> None:
-    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=3, shape=(8, 16, 16)))
-    with process("alone", "nobody", str(tmp_path)) as running:
-        wait_for(tmp_path / "alone.ready", running)
-        (leftover,) = (tmp_path / "cache" / "arena").iterdir()
-        assert is_locked(leftover)
-        running.kill()
-        running.wait()
-    assert not is_locked(leftover)
-    (leftover / ".arena.json.elsewhere-1.1.0011aabb").write_text("{")  # as a kill while it was written leaves it
-    ticks: list[tuple[int, int]] = []
-    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
-    arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
-    assert ticks == [(3, 3)]
-    assert_holds(arena, case_set, SPEC, cache.max_points)
-    (folder,) = (tmp_path / "cache" / "arena").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]
+def test_the_first_to_publish_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.cache.publish._lock", lambda *_: (_ for _ in ()).throw(OSError("No locks available")))
+    folder = tmp_path / "entry"
+    with building(folder, folder.exists) as late, building(folder, folder.exists) as early:
+        assert late
+        assert early
+        (late / "file").write_text("late")
+        (early / "file").write_text("early")
+    assert (folder / "file").read_text() == "early"
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 
 def test_folders_of_other_machines_are_kept_until_they_are_old(tmp_path: Path) -> None:
@@ -110,47 +73,100 @@ def test_folders_of_other_machines_are_kept_until_they_are_old(tmp_path: Path) -
     old = time.time() - 8 * 24 * 3600
     for path in (foreign, elsewhere):
         os.utime(path, (old, old))
-    with published(tmp_path / "a"):
-        pass
+    sweep(tmp_path)
     assert elsewhere.exists()  # a file in it is still written
     os.utime(elsewhere / "image.bin", (old, old))
-    with published(tmp_path / "b"):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".something", "a", "b"]
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".something"]
 
 
-def test_the_first_to_publish_wins(tmp_path: Path) -> None:
-    with published(tmp_path / "entry") as late:
-        (late / "file").write_text("late")
-        with published(tmp_path / "entry") as early:
-            (early / "file").write_text("early")
-    assert (tmp_path / "entry" / "file").read_text() == "early"
-    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+BUILD = """
+import sys
+from hasten.cache.build import get_arena
+from hasten.cases.sources import load_case_set
+from hasten.config.schema import CacheConfig
+from tests.cache.sets import SPEC
+
+folder, built = sys.argv[1], []
+case_set, cache = load_case_set(folder + "/set"), CacheConfig(dir=folder + "/" + sys.argv[2], home="ram")
+print("ready", flush=True)
+sys.stdin.readline()
+get_arena(case_set, SPEC, cache, tick=lambda done, total: built.append(done))
+print(len(built), flush=True)
+"""
 
 
-def test_nothing_shows_before_the_end(tmp_path: Path) -> None:
-    with suppress(RuntimeError), published(tmp_path / "entry") as temporary:
-        (temporary / "file").write_text("")
-        assert not (tmp_path / "entry").exists()
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
+def started(folder: Path, cache: str) -> Program:
+    return Program("-c", BUILD, str(folder), cache)
 
 
-def test_discard(tmp_path: Path) -> None:
-    discard(tmp_path / "none")
-    with published(tmp_path / "entry") as temporary:
-        (temporary / "file").write_text("kept open")
-    with (tmp_path / "entry" / "file").open() as stream:
-        discard(tmp_path / "entry")
-        assert stream.read() == "kept open"
-    assert list(tmp_path.iterdir()) == []
+def answer(process: Program, text: str | None = None) -> str:
+    if text is not None:
+        process.stdin.write(text)
+        process.stdin.flush()
+    return process.stdout.readline().strip()
 
 
-def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unable(_: int) -> None:
-        raise OSError(22, "Invalid argument")
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
+    write_phantoms(tmp_path / "set", num_cases=6, shape=(8, 24, 24))
+    processes = []
+    for number in range(rounds):
+        processes = [started(tmp_path, f"cache{number}") for _ in range(8)]
+        assert [answer(process) for process in processes] == ["ready"] * 8
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        counts = sorted(int(answer(process)) for process in processes)
+        assert counts == [0] * 7 + [6]
+        for process in processes:
+            process.communicate(timeout=600)
 
-    monkeypatch.setattr(publish.os, "fsync", unable)
-    with published(tmp_path / "entry"):
-        pass
-    assert (tmp_path / "entry").is_dir()
+
+OVERLAP = BUILD.replace(
+    'print("ready',
+    """from dataclasses import replace
+part = slice(3) if sys.argv[3] == "one" else slice(1, None)
+case_set = replace(case_set, cases=case_set.cases[part])
+print(\"ready""",
+)
+
+
+def test_two_processes_build_sets_that_overlap(tmp_path: Path) -> None:
+    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=4, shape=(8, 16, 16)))
+    processes = [Program("-c", OVERLAP, str(tmp_path), "cache", name) for name in ("one", "two")]
+    assert [answer(process) for process in processes] == ["ready"] * 2
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outcomes = [process.communicate(timeout=600) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outcomes
+    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
+    ticks: list[int] = []
+    arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append(done))
+    assert ticks == []
+    assert arena.ids == tuple(case.id for case in case_set.cases)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: int) -> None:
+    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=16, shape=(16, 48, 48)))
+    whole = started(tmp_path, "whole")
+    assert answer(whole) == "ready"
+    begin = time.monotonic()
+    assert answer(whole, "go\n") == "16"
+    seconds = time.monotonic() - begin
+    whole.communicate(timeout=600)
+    draw = random.Random(0)
+    for number in range(kills):
+        process = started(tmp_path, f"cache{number}")
+        assert answer(process) == "ready"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        time.sleep(draw.uniform(0, seconds))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=600)
+        cache = CacheConfig(dir=str(tmp_path / f"cache{number}"), home="ram")
+        assert_holds(get_arena(case_set, SPEC, cache), case_set, SPEC, cache.max_points)
+        (folder,) = (tmp_path / f"cache{number}" / "arena").iterdir()
+        assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]

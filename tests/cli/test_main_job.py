@@ -65,7 +65,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert f"hasten predict {out} IMAGE" in output.stdout
     assert {path.name for path in out.iterdir()} == {
         *("run.yaml", "plan.json", "env.json", "metrics.jsonl", "summary.json", "examples.npz", "report.html"),
-        *("checkpoints", "monitor.csv", "monitor.jsonl", "tensorboard"),
+        *("checkpoints", "monitor.jsonl", "tensorboard"),
     }
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"best.pt", "last.pt"}
     config = load_run(out / "run.yaml")

@@ -258,5 +258,7 @@ def test_settings_of_earlier_versions_are_left_out(tmp_path: Path, caplog: pytes
     path.write_text("distribute: {average_every: 8, strategy: local_sgd, parts: 2}\ntrain: {validate_async: true}\n")
     assert load_run(path).distribute.parts == 2
     assert "run.yaml: train.validate_async=True, distribute.strategy=local_sgd: of an earlier" in caplog.text
+    path.write_text("observe: {trackers: [jsonl, mlflow]}\n")
+    assert load_run(path).observe.trackers == ("mlflow",)
     with pytest.raises(ValueError, match=r"distribute\.exchange: no such field"):
         load_run(path, ["distribute.exchange=send"])

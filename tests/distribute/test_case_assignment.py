@@ -137,12 +137,9 @@ def test_a_rank_keeps_its_own_cases_in_memory(
     """`meta` stands for a GPU: what would be copied there is counted, and nothing else may be."""
     share = Share(1, 2)
     own = assignment(0).of_rank(0, share)
-    locked: list[int] = []
-    monkeypatch.setattr("hasten.cache.file.lock_pages", lambda address, size: not locked.append(size))
     arena = of_file(cases, cache(folder, home=home), 0, share).arena(0)
     assert arena.ids == tuple(case.id for case in cases.cases)
     sizes = [arena.case_bytes[case] for case in arena.index(own)]
-    assert sum(locked) == (0 if home == "file" else sum(sizes))
     assert arena.pages is None or arena.pages.cases.isdisjoint(arena.index(own)) == (home != "file")
     if home in ("device", "auto"):
         monkeypatch.setattr(homes, "_device_budget", lambda config, device: sum(sizes))

@@ -14,7 +14,7 @@ from hasten.observe.monitor.gpu import GpuProbe
 
 
 def work(seconds: float) -> None:
-    """Keep the device and its tensor cores busy."""
+    """Keep the device busy."""
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -24,7 +24,7 @@ def work(seconds: float) -> None:
 
 
 def test_the_driver_tells_of_a_device_at_work() -> None:
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     probe = GpuProbe((uuid,))
     assert probe.note == ""
     held = torch.zeros(512 * 2**20, dtype=torch.uint8, device="cuda")
@@ -44,20 +44,6 @@ def test_the_driver_tells_of_a_device_at_work() -> None:
         assert value is None or value > 0
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="GPM counters came with Hopper"
-)
-def test_tensor_cores_are_told() -> None:
-    probe = GpuProbe((0,))
-    probe.read()
-    work(2.0)
-    (gpu,) = probe.read()
-    probe.close()
-    if gpu.tensor is None:
-        pytest.skip("this driver keeps its GPM counters to itself")
-    assert gpu.tensor > 5
-
-
 def test_a_sample_costs_little_beside_a_busy_device(tmp_path: Path) -> None:
     """Printed, and judged loosely: `pytest -s` shows what a sample took."""
     enough = threading.Event()
@@ -71,10 +57,11 @@ def test_a_sample_costs_little_beside_a_busy_device(tmp_path: Path) -> None:
     with monitor:
         while not enough.is_set():
             work(0.2)
-    print(f"{1e6 * sum(monitor._costs) / len(monitor._costs):.0f} us of a core for a sample")
+    cost = monitor.cpu_seconds / monitor.num_samples
+    print(f"{1e6 * cost:.0f} us of a core for a sample")
     recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll(is_last=True)
-    samples = recording.history.samples()
+    samples = list(recording.samples)
     assert all(len(sample.gpus) == 1 for sample in samples)
     assert max(sample.gpus[0].util or 0 for sample in samples) > 50
-    assert sum(monitor._costs) / len(monitor._costs) < 0.05
+    assert cost < 0.05

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,6 @@ def test_a_run_directory_that_watch_and_report_read(data: Path, tmp_path: Path) 
     assert {"train", "validate", "wait_for_data"} <= set(run.seconds)
     assert run.machine is not None
     assert "steps: 8" in run.config
-    rows = list(csv.DictReader((out / "monitor.csv").open()))
-    assert rows
     assert (out / "report.html").stat().st_size > 10_000
     watched = CliRunner().invoke(app, ["watch", str(out), "--once"])
     assert watched.exit_code == 0, watched.output

@@ -30,11 +30,6 @@ def test_a_clear_gain_stops_after_the_least_rounds():
     assert len(comparison.seconds["old"]) == 6
 
 
-def test_a_loss_and_no_difference():
-    comparison = compare(arms(old=[1.0], worse=[1.3], even=[1.001]), base="old", meter=FakeMeter())
-    assert (comparison.arms["worse"].verdict, comparison.arms["even"].verdict) == ("slower", "same")
-
-
 def test_where_the_best_is_wanted_no_round_is_spent_on_the_others():
     series = {"old": [1.0], "noisy": [0.7, 1.3, 0.9], "new": [0.5]}
     each = compare(arms(**series), base="old", meter=FakeMeter())
@@ -59,13 +54,6 @@ def test_a_busy_machine_gives_no_verdict_however_clear_the_times():
     assert comparison.busy
     assert comparison.arms["new"].verdict == "unclear"
     assert "other programs used 1.0 cores" in comparison.arms["new"].why
-
-
-def test_the_time_limit_leaves_few_rounds_and_so_no_verdict():
-    clock = itertools.count(step=10).__next__
-    comparison = compare(arms(old=[2.0], new=[1.0]), base="old", meter=FakeMeter(), clock=clock, seconds=5.0)
-    assert len(comparison.seconds["old"]) == 1
-    assert comparison.arms["new"].verdict == "unclear"
 
 
 def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
@@ -99,8 +87,3 @@ def test_the_interval_holds_the_true_gain_about_as_often_as_it_says(n):
         _, low, high, _ = judge(base, arm, 0.03)
         held += low <= 1.1 <= high
     assert held / trials > 0.92
-
-
-def test_fewer_than_five_rounds_say_nothing():
-    assert judge([2.0] * 4, [1.0] * 4, 0.03)[3] == "unclear"
-    assert judge([2.0] * 5, [1.0] * 5, 0.03)[3] == "faster"

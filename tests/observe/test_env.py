@@ -23,21 +23,3 @@ def test_environment_is_json_and_says_what_it_ran_on(monkeypatch: pytest.MonkeyP
     assert facts["variables"]["OMP_NUM_THREADS"] == "2"
     assert "hidden" not in text
     assert facts["time_utc"].endswith("+00:00")
-
-
-def test_without_torch_and_compiler_the_rest_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(env.importlib, "import_module", missing)
-    monkeypatch.setattr(env.shutil, "which", lambda name: None)
-    facts = env.environment()
-    assert facts["torch"] is None
-    assert facts["gxx"] is None
-    assert facts["git"] is None
-    assert facts["cpu"]
-
-
-def test_a_command_that_fails_gives_none() -> None:
-    assert env._first_line("git", "no-such-verb") is None
-    assert env._first_line("no-such-program-anywhere") is None

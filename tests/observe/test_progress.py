@@ -73,40 +73,6 @@ def test_the_time_left_is_that_of_the_expected_end_or_the_limit() -> None:
     assert "at most 20 s left" in stream.getvalue().splitlines()[-1]
 
 
-def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
-    stream, clock = io.StringIO(), Hand()
-    progress = Progress(stream, clock=clock)
-    progress.update(1, score=0.5)
-    progress.stop()
-    progress.start(10)
-    progress.update(1, loss=3.0)
-    clock.now += PLAIN_EVERY - 0.1
-    progress.update(2)
-    assert stream.getvalue() == ""
-    clock.now += 0.2
-    progress.update(3)
-    assert stream.getvalue().startswith("step 3/10 (30%)  5.1 s, at most 18 s left  loss 3.0000")
-
-
-def test_a_second_run_forgets_the_first() -> None:
-    stream, clock = io.StringIO(), Hand()
-    progress = Progress(stream, clock=clock)
-    progress.start(10, 0.9)
-    progress.update(9, loss=1.0, score=0.8)
-    progress.start(20)
-    progress.update(3, score=0.1)
-    assert stream.getvalue().splitlines()[-1] == "step 3/20 (15%)  0.0 s  Dice 0.1000 (best 0.1000)"
-
-
-def test_a_run_that_goes_by_iou_is_told_by_it() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream, clock=Hand())
-    progress.start(10, 0.9, "iou")
-    progress.update(5, score=0.5)
-    assert "IoU 0.5000 (best 0.5000, target 0.9000)" in stream.getvalue()
-    assert "Dice" not in stream.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_narrow_terminal_gets_every_part_unbroken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -122,15 +88,6 @@ def test_a_narrow_terminal_gets_every_part_unbroken(width: int, monkeypatch: pyt
     whole = "step 1234/1500 (82%)  12 min 03 s, at most 156 s left  Dice 0.8123 (best 0.8123, target 0.9000)  "
     assert "  ".join(filter(None, lines)) == whole + "loss 0.1234  123.4 samples/s  waiting for data 12.3%"
     assert max(map(len, lines)) < max(width, len("Dice 0.8123 (best 0.8123, target 0.9000)") + 1)
-
-
-def test_what_the_run_does_is_told_before_and_during_it() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream, clock=Hand())
-    progress.tell("device     cpu, 2 threads")
-    progress.start(10)
-    progress.tell("scoring")
-    assert stream.getvalue().splitlines() == ["device     cpu, 2 threads", "scoring"]
 
 
 def test_words_are_wrapped_and_never_broken() -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from monai.handlers import CheckpointSaver, StatsHandler
 from monai.losses import DiceLoss
-from monai.transforms import Compose, Flip, RandFlipd, ScaleIntensity
+from monai.transforms import RandFlipd
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from hasten.observe import ranges
 from hasten.observe.ranges import Range, nvtx_wanted, ranges_on
@@ -44,12 +42,6 @@ class Cases(Dataset[int]):
         return 3
 
 
-@Range("counted")
-def counted(count: int) -> Iterator[int]:
-    """Numbers."""
-    yield from range(count)
-
-
 class Worker:
     @Range("worked")
     def work(self, value: int) -> int:
@@ -71,25 +63,12 @@ def test_a_range_is_a_context() -> None:
     assert not ranges_on()
 
 
-def test_one_range_may_be_entered_again_inside_itself() -> None:
-    again = Range("again")
-
-    def nested() -> None:
-        with again, Range("between"), again:
-            pass
-        with again:
-            pass
-
-    assert seen(nested)["again"] == 3
-
-
-def test_functions_methods_and_generators_are_decorated() -> None:
+def test_functions_and_methods_are_decorated() -> None:
     assert Worker().work(1) == 2
     assert Worker.work.__doc__ == "Adds one."
-    result = seen(lambda: (Worker().work(1), Worker().named_by_itself(), list(counted(2))))
+    result = seen(lambda: (Worker().work(1), Worker().named_by_itself()))
     assert result["worked"] == 1
     assert result["Worker.named_by_itself"] == 1
-    assert result["counted"] == 3  # two numbers, and the end
     assert seen(lambda: Range()(functools.partial(Worker().work, 1))())["Worker.work"] == 1
 
 
@@ -101,7 +80,6 @@ def test_nothing_is_done_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ranges, "NVTX", False)
     with Range("quiet"):
         assert Range("quiet")(Double())(2) == 4
-    assert list(counted(2)) == [0, 1]
     with profile(activities=[ProfilerActivity.CPU]), pytest.raises(AssertionError, match="loud is recorded"):
         Range("loud").__enter__()
 
@@ -144,21 +122,14 @@ def test_objects_are_marked_and_stay_what_they_are(thing: Any, use: Callable[[An
     assert marked is thing
     assert isinstance(marked, kind)
     assert (type(marked).__name__, type(marked).__module__, type(marked).__qualname__) == (
-        kind.__name__, kind.__module__, kind.__qualname__,
-    )  # fmt: skip
+        kind.__name__,
+        kind.__module__,
+        kind.__qualname__,
+    )
     assert seen(lambda: use(marked))[name] == 1
-    for twin in (copy.deepcopy(marked), pickle.loads(pickle.dumps(marked))):
-        assert isinstance(twin, kind)
-        assert seen(lambda twin=twin: use(twin))[name] == 1
-
-
-def test_a_copied_module_runs_with_its_own_weights() -> None:
-    first = Range("net")(nn.Linear(1, 1))
-    second = copy.deepcopy(first)
-    with torch.no_grad():
-        second.weight.fill_(0)
-        second.bias.fill_(7)
-    assert second(torch.ones(1, 1)).item() == 7.0
+    twin = copy.deepcopy(marked)
+    assert isinstance(twin, kind)
+    assert seen(lambda: use(twin))[name] == 1
 
 
 def test_a_marked_module_compiles_into_one_graph() -> None:
@@ -172,53 +143,12 @@ def test_a_marked_module_compiles_into_one_graph() -> None:
     assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(value), called(value))
 
 
-def test_loaders_and_their_iterators_are_marked() -> None:
-    def loader() -> DataLoader[Any]:
-        return DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
-
-    marked = Range("data loading")(loader())
-    assert isinstance(marked, DataLoader)
-    assert len(marked) == 2
-    assert seen(lambda: [batch for batch in marked])["data loading"] == 3  # noqa: C416 (its length is not asked for)
-    assert seen(lambda: list(Range("data loading")(iter(loader()))))["data loading"] >= 2
-    assert seen(lambda: next(Range("data loading")(number for number in range(3))))["data loading"] == 1
-    closed = Range("data loading")(number for number in range(3))
-    closed.close()
-    assert list(closed) == []
-
-
-def test_handlers_are_marked_where_their_engine_calls_them() -> None:
-    from ignite.engine import Engine
-
-    handler = Range("told")(StatsHandler(name="quiet", output_transform=lambda _: 1.0))
-    engine = Engine(lambda *_: 1.0)
-    handler.attach(engine)
-    result = seen(lambda: engine.run([0, 1], max_epochs=1))
-    assert result["told.iteration_completed"] == 2
-    assert result["told.epoch_completed"] == 1
-    saver = CheckpointSaver(save_dir="nowhere", save_dict={"net": nn.Linear(1, 1)})
-    assert set(ranges._marked_names(Range(), saver)) == {
-        "completed", "exception_raised", "metrics_completed", "interval_completed",
-    }  # fmt: skip
-
-
 def test_monai_s_arguments() -> None:
     marked = Range("net", methods=("forward", "extra_repr"))(nn.Linear(1, 1))
     result = seen(lambda: (marked(torch.ones(1, 1)), repr(marked)))
     assert result["net.forward"] == result["net.extra_repr"] == 1
     single = Range("net", methods="forward", append_method_name=True)(nn.Linear(1, 1))
     assert seen(lambda: single(torch.ones(1, 1)))["net.forward"] == 1
-    chain = Range("all", recursive=True)(Compose([Flip(0), ScaleIntensity(), Flip(1)]))
-    result = seen(lambda: chain(torch.arange(4.0).view(1, 2, 2)))
-    assert [result[name] for name in ("all", "Flip", "Flip_2", "ScaleIntensity")] == [1, 1, 1, 1]
-    assert len(Range(recursive=True)([Flip(0), Flip(1)])) == 2
-
-
-def test_a_method_that_lies_in_the_object_itself_is_reached() -> None:
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # puts a step of its own into the object
-    Range("update")(optimizer)
-    assert seen(optimizer.step)["update"] == 1
 
 
 def test_what_can_not_be_marked_is_said() -> None:
@@ -227,7 +157,7 @@ def test_what_can_not_be_marked_is_said() -> None:
     with pytest.raises(ValueError, match="Double is a class"):
         Range()(Double)
     with pytest.raises(ValueError, match="a list can't be marked"):
-        Range()([1])
+        Range(methods="append")([1])
     with pytest.raises(ValueError, match="a Double has no work; name"):
         Range("x", methods="work")(Double())
 

@@ -128,5 +128,5 @@ def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Pa
     code, output = hasten("train", "--resume", "--out", str(out), "train.steps=5")
     assert code == 0, output
     assert json.loads((out / "summary.json").read_text())["steps"] == 5
-    assert (out / "monitor.csv").is_file()
+    assert (out / "monitor.jsonl").is_file()
     assert "AUC 0." in hasten("watch", str(out), "--once")[1]

@@ -112,7 +112,6 @@ def write_run(
         "accelerators": ACCELERATORS,
         "environment": {},
         "cases": {"train": 158, "validation": 52},
-        "time_to": {"0.80": 30.1, "0.85": 52.4},
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(whole | (summary or {})))
     fingerprint = {"name": "Hippocampus", "labels": {"0": "background", "1": "Anterior", "2": "Posterior"}}

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.report import figures
-from hasten.report.words import NBSP, duration, plain, threshold
 
 
 def line(count: int, color: str = "--c1") -> figures.Line:
@@ -30,12 +29,6 @@ def test_text_stays_text_and_colours_are_the_pages() -> None:
     assert not re.search(r"#[0-9a-f]{6}\b", svg)
 
 
-def test_log_axes_draw_without_a_fixed_colour() -> None:
-    svg = figures.line_chart([line(200)], id_prefix="p", describe="d", log=True)
-    assert not re.search(r"#[0-9a-f]{6}\b", svg)
-    assert parsed(svg).attrib["viewBox"] == f"0 0 {figures.WIDTH} {figures.HEIGHT}"
-
-
 @given(count=st.integers(1, 2000))
 @settings(max_examples=50, deadline=None)
 def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
@@ -46,26 +39,6 @@ def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
     size = -(-count // figures.MAX_POINTS)
     sizes = [min(size, count - start) for start in range(0, count, size)]
     assert sum(value * weight for value, weight in zip(thin, sizes, strict=True)) == pytest.approx(sum(values))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "–"), (0.0421, "0.042 s"), (3.21, "3.2 s"), (9.99, "10.0 s"), (96.4, "96 s"), (599.6, "10 min 00 s"),
-        (725, "12 min 05 s"), (3599.7, "1 h 00 min"), (12000, "3 h 20 min"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float | None, text: str) -> None:
-    assert duration(seconds).replace(NBSP, " ") == text
-
-
-def test_plain_values() -> None:
-    assert plain([[2, 2, 1], [1, 1, 1]]) == "(2, 2, 1), (1, 1, 1)"
-    assert plain(None) == plain([]) == "none"
-    assert plain(True) == "yes"
-    assert plain(0.003) == "0.003"
-    assert threshold(0.8) == "0.80"
-    assert threshold(0.875) == "0.875"
 
 
 def test_graphs_are_over_any_quantity() -> None:
@@ -82,30 +55,9 @@ def test_graphs_are_over_any_quantity() -> None:
     assert not re.search(r"#[0-9a-f]{6}\b", svg)
 
 
-def test_small_values_of_a_log_axis_are_plain() -> None:
-    low = figures.Line(x=[0, 1, 2], y=[0.001, 0.01, 0.1], color="--c1")
-    svg = figures.line_chart([low], x_label="Epochs", id_prefix="p", describe="d", log=True)
-    texts = [element.text or "" for element in parsed(svg).iter("text")]
-    assert "0.01" in texts
-    assert not any("e" in text for text in texts if text != "Epochs")
-
-
-@pytest.mark.parametrize(
-    ("ticks", "shown"), [([1, 2, 4, 8], [1, 2, 4, 8]), ([1, 2, 4, 8, 64, 128], [2, 8, 64, 128]), ([1], [1])]
-)
-def test_the_labels_of_an_axis_do_not_touch(ticks: list[float], shown: list[float]) -> None:
-    assert figures._apart(ticks) == shown
-
-
 def test_a_strip_has_a_row_for_each_group() -> None:
     groups = [(1, "--c1", [0.5]), (3, "--c2", [0.9, 0.1, 0.2])]
     svg = figures.strip_chart(groups, x_label="Dice", id_prefix="a", describe="Dice by class")
     assert {"1", "3", "Dice"} <= {element.text for element in parsed(svg).iter("text")}
     dots = [len(re.findall(rf"<use [^>]*var\(--c{row}\)", svg)) for row in (1, 2)]
     assert dots == [1, 3]
-
-
-def test_of_very_many_values_some_are_drawn() -> None:
-    values = [number / 5000 for number in range(5000)]
-    svg = figures.strip_chart([(1, "--c1", values)], x_label="Dice", id_prefix="a", describe="")
-    assert 0 < len(re.findall(r"<use [^>]*var\(--c1\)", svg)) <= figures.MAX_POINTS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from hasten.report.figures import Line, line_chart
 from hasten.report.html import write_page
-from hasten.report.model import Bar, Chart, Key, Note, Page, Section, Table, badge
+from hasten.report.model import Bar, Chart, Note, Page, Section, Table, badge
 from hasten.report.words import NBSP
 from tests.report.page_text import PageText
 
@@ -72,32 +71,6 @@ def test_it_reaches_for_nothing_outside_itself(tmp_path: Path) -> None:
     assert ("content", "default-src 'none'; img-src data:; style-src 'unsafe-inline'") in page.attributes
 
 
-def test_the_parts_of_a_bar_share_its_width_and_no_colour(tmp_path: Path) -> None:
-    parts = tuple((f"part {index}", float(index)) for index in range(15))
-    page = write(tmp_path, Section(title="A", bar=Bar((*parts, ("nothing", float("nan"))), unit="GiB")))
-    styles = [value for name, value in page.attributes if name == "style" and value.startswith("flex:")]
-    shares = [float(style.split()[0].removeprefix("flex:")) for style in styles]
-    assert shares == pytest.approx([100 * index / 105 for index in range(1, 15)], abs=1e-3)
-    colors = [re.search(r"var\((--c\d+)\)", style)[1] for style in styles]
-    assert len(set(colors)) == 14
-    style_sheet = (tmp_path / "page.html").read_text().split("</style>")[0]
-    assert all(f"{color}: " in style_sheet for color in colors), "defined"
-    assert "nothing" not in page.text
-    assert "14 GiB (13.3 %)" in page.text
-
-
-def test_a_bar_or_table_of_nothing_leaves_no_trace(tmp_path: Path) -> None:
-    page = write(tmp_path, Section(title="A", bar=Bar((("x", 0.0),)), table=Table(("a",), ())))
-    assert page.tags["table"] == page.tags["ul"] == 0
-
-
-def test_a_row_that_does_not_fit_is_our_mistake() -> None:
-    with pytest.raises(AssertionError):
-        Table(("a", "b"), (("1",),))
-    with pytest.raises(AssertionError):
-        Table(("a",), (), numeric=(1,))
-
-
 def test_an_old_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "deep" / "page.html"
     write_page(Page(title="old", verdict="v", sections=()), out)
@@ -110,28 +83,6 @@ def test_an_old_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch
         write_page(Page(title="new", verdict="v", sections=()), out)
     assert "old" in out.read_text()
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
-
-
-def test_a_folder_cannot_be_the_page(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="name another file"):
-        write_page(Page(title="t", verdict="v", sections=()), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_letters_that_no_file_can_hold_are_replaced(tmp_path: Path) -> None:
-    assert "name ?" in write(tmp_path, Section(title="name \udc80")).text
-
-
-def test_a_figure_has_its_legend(tmp_path: Path) -> None:
-    figure = line_chart([Line(x=[0.0, 1.0], y=[1.0, 2.0], color="--c1")], id_prefix="f", describe="d")
-    keys = (Key(EVIL, "--c1"), Key("ideal", "--muted", dashed=True))
-    page = write(tmp_path, Section(title="A", charts=(Chart(figure),), keys=keys))
-    assert page.text.count(EVIL) == 1
-    assert "ideal" in page.text
-    assert [value for name, value in page.attributes if name == "class" and "swatch" in value] == [
-        "swatch", "swatch dashed",
-    ]  # fmt: skip
-    assert write(tmp_path, Section(title="A", keys=keys)).tags["li"] == 0
 
 
 def test_sections_lie_in_sections_with_badges_warnings_and_folded_tables(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from hasten.report.machine import machine_section
 from hasten.report.page import write_report
 from hasten.report.read import read_monitor
@@ -39,27 +37,24 @@ def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -
     folder = make_run()
     samples = series(
         300,
-        gpu=lambda t: {"util": 2.0 if t > 150 else 95.0, "tensor": 40.0, "power_w": 400.0, "temperature_c": 60.0},
-        host=lambda t: {"disk_read": 5e6, "disk_write": 1e6, "net_in": 0.0, "net_out": 0.0},
+        gpu=lambda t: {"util": 2.0 if t > 150 else 95.0, "power_w": 400.0, "temperature_c": 60.0},
     )
     write(folder / "monitor.jsonl", samples, before=[start()])
     assert titles(folder) == [
         "GPU utilisation (%)",
         "GPU memory (GiB)",
+        "Power (W)",
         "Step time (ms)",
         "Processor, all cores (%)",
         "Host memory (GiB)",
-        "Disk and network (MB/s)",
     ]
     html = html_of(folder, tmp_path)
     for words in (
         '<section id="run-1-machine">',
         "GPU 0 was idle (below 10 %) for ",
-        "its tensor cores",
-        "of 78 GiB",
-        "median 500 ms",
-        "GPU 0: power",
-        "400 W",
+        "of 31.2 GiB",
+        "mean 500",
+        "mean 400",
     ):
         assert words in html, words
     assert html.count('<svg class="figure"') == 2 + 6
@@ -85,11 +80,6 @@ def test_every_rank_has_its_lines(make_run: MakeRun, tmp_path: Path) -> None:
     assert "GPU 0 (rank 3)" in html
 
 
-def test_slow_steps_are_shown_in_seconds(tmp_path: Path) -> None:
-    write(tmp_path / "monitor.jsonl", series(60, step_s=2.5), before=[start()])
-    assert "Step time (s)" in titles(tmp_path)
-
-
 def test_damaged_lines_are_skipped_with_a_note(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     path = write(folder / "monitor.jsonl", series(30), before=[start()])
@@ -98,14 +88,3 @@ def test_damaged_lines_are_skipped_with_a_note(make_run: MakeRun, tmp_path: Path
     html = html_of(folder, tmp_path)
     assert "monitor.jsonl: 4 lines cannot be read." in html.split("Loss and Dice")[0]
     assert "The machine" in html
-
-
-def test_a_long_run_stays_light(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.report.read._MAX_SAMPLES", 2000)
-    folder = make_run()
-    write(folder / "monitor.jsonl", series(5000, num_gpus=0), before=[start()])
-    machine = read_monitor(folder, [])
-    assert machine is not None
-    assert 1000 <= len(machine.ranks[0]) <= 2001
-    assert machine.ranks[0][-1].time > 4990
-    assert len(html_of(folder, tmp_path)) < 400_000

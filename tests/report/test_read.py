@@ -33,20 +33,6 @@ def test_a_finished_run_is_read_whole(make_run: MakeRun) -> None:
     assert run.examples[1].dice == pytest.approx(0.85)
 
 
-def test_the_waiting_of_a_run_in_progress_is_that_of_all_its_steps(make_run: MakeRun) -> None:
-    """5 steps of 0.2 s, half of it waiting, and 15 of 0.1 s without: 0.5 of 2.5 s."""
-    folder = make_run()
-    (folder / "summary.json").unlink()
-    (folder / "metrics.jsonl").unlink()
-    line = {"kind": "train", "loss": 0.1}
-    append(
-        folder,
-        {**line, "step": 5, "time_s": 3.0, "samples_per_s": 5.0, "wait_share": 0.5},
-        {**line, "step": 20, "time_s": 9.0, "samples_per_s": 10.0, "wait_share": 0.0},
-    )
-    assert read_run(folder).wait_share == pytest.approx(0.2)
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", None, True, [0.5], 10**400])
 def test_what_is_no_finite_number_is_left_out(make_run: MakeRun, bad: object) -> None:
     folder = make_run()
@@ -59,22 +45,6 @@ def test_what_is_no_finite_number_is_left_out(make_run: MakeRun, bad: object) ->
     assert len(run.validations) == 20
     assert run.train[-1].loss is None
     assert any("1 of 102 records" in note for note in run.notes)
-
-
-def test_without_a_plan_classes_are_those_that_were_scored(make_run: MakeRun) -> None:
-    folder = make_run()
-    (folder / "plan.json").unlink()
-    assert read_run(folder).class_names == {1: "Anterior", 2: "Posterior"}
-
-
-def test_examples_that_do_not_fit_together_are_left_out(make_run: MakeRun) -> None:
-    folder = make_run()
-    arrays = dict(np.load(folder / "examples.npz"))
-    arrays["label_0"] = arrays["label_0"][:-1]
-    np.savez(folder / "examples.npz", **arrays)
-    run = read_run(folder)
-    assert [example.name for example in run.examples] == ["case_001"]
-    assert any("example 0" in note for note in run.notes)
 
 
 def test_examples_are_never_unpickled(make_run: MakeRun) -> None:
@@ -112,25 +82,3 @@ def test_a_run_that_goes_by_iou_is_read_by_it(make_run: MakeRun) -> None:
     assert "IoU" in verdict(run)
     assert common_metric([run, run]) == "mean IoU"
     assert common_metric([run, dice]) == "score (mean IoU or mean Dice)"
-
-
-def test_a_run_in_progress_knows_its_metric_from_its_settings(make_run: MakeRun) -> None:
-    folder = by_iou(make_run())
-    (folder / "summary.json").unlink()
-    (folder / "run.yaml").write_text("train:\n  metric: iou\n  target: 0.7\n")
-    run = read_run(folder)
-    assert (run.metric, run.target) == ("mean_iou", 0.7)
-    assert run.best_score == max(record.score for record in run.validations)
-
-
-def test_lines_without_the_metric_are_counted(make_run: MakeRun) -> None:
-    run = read_run(make_run(summary={"target": {"metric": "mean_iou", "value": None}, "best": {}}))
-    assert run.validations == ()
-    assert any("lack a finite step, time_s or iou" in note for note in run.notes)
-
-
-def test_what_a_run_doubts_of_itself_is_known_when_reading(make_run: MakeRun) -> None:
-    folder = make_run()
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps({**summary, "doubts": ["3 steps are too few"]}))
-    assert read_run(folder).notes == ("3 steps are too few.",)

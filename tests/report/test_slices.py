@@ -25,19 +25,6 @@ def rgb(color: str) -> list[int]:
     return [int(color[start : start + 2], 16) for start in (1, 3, 5)]
 
 
-def test_an_image_keeps_its_values() -> None:
-    image = np.array([[0.0, 0.5, 1.0], [np.nan, -3.0, 7.0]], np.float32)
-    assert pixels(slices.image_uri(image))[..., 0].tolist() == [[0, 128, 255], [0, 0, 255]]
-
-
-@pytest.mark.parametrize("shape", [(32, 48), (1, 7), (400, 1000), (640, 640)])
-def test_overlays_keep_the_proportions(shape: tuple[int, int]) -> None:
-    uri = slices.label_uri(np.ones(shape, np.uint8))
-    height, width, _ = pixels(uri).shape
-    assert max(height, width) <= slices.LONG_SIDE
-    assert height / width == pytest.approx(shape[0] / shape[1], rel=0.01)
-
-
 def test_a_class_is_tinted_and_outlined_in_its_colour() -> None:
     label = np.zeros((16, 16), np.uint8)
     label[4:8, 4:8], label[8:12, 4:8] = 1, 2
@@ -84,16 +71,3 @@ def test_a_runs_classes_have_their_colours_whatever_their_values(
         middle = picture[size // 2, size // 2 :: size]
         expected = [rgb(slices.COLORS[index - 1]) if index else None for index in drawn[0]]
         assert [pixel[:3].tolist() if pixel[3] else None for pixel in middle] == expected
-
-
-def test_many_classes_repeat_their_colours() -> None:
-    label = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    shown = pixels(slices.label_uri(label))
-    size = shown.shape[0] // 16
-    middle = shown[size // 2 :: size, size // 2 :: size].reshape(256, 4)
-    assert middle[0, 3] == 0
-    assert middle[1:, :3].tolist() == [rgb(slices.COLORS[index % 8]) for index in range(255)]
-
-
-def test_an_empty_label_is_clear() -> None:
-    assert pixels(slices.label_uri(np.zeros((8, 8), np.uint8)))[..., 3].max() == 0

@@ -36,7 +36,6 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
     tracked = {name for name in files if name.startswith("tensorboard/")}
     assert len(tracked) == 1
     assert files - tracked == {
-        "monitor.csv",
         "monitor.jsonl",
         RUN_YAML,
         PLAN_JSON,

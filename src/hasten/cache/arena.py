@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -90,8 +89,6 @@ class Arena:
     """Voxels of each foreground class, by case; () for cases that came from other processes."""
     pages: Pages | None = None
     """Pages to read ahead, where cases lie in the file only."""
-    files: tuple[Path, ...] = ()
-    """What `store` is mapped from, if it is."""
     part: DevicePart | None = None
     """What is in device memory besides, where the device holds some of the cases; `store` holds all."""
 
@@ -132,4 +129,4 @@ class Arena:
 
     def to(self, device: torch.device | str, *, home: str) -> Arena:
         """This arena in another home."""
-        return replace(self, store=self.store.to(device), home=home, pages=None, files=(), part=None)
+        return replace(self, store=self.store.to(device), home=home, pages=None, part=None)

@@ -1,19 +1,20 @@
-"""Fills the arena: threads read and prepare cases and append them to a shard, which one rename publishes."""
+"""Fills the arena: threads read and prepare cases and append them to a shard, which one rename publishes.
+
+Cases are found in shards by their key, whatever set they were prepared for, so that a set with a new case needs just
+that one prepared. A build that is killed loses the shard that it was at.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import math
 import os
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,15 +26,17 @@ from hasten.cache.file import (
     INDEX,
     LABEL,
     POINTS,
+    SHARDS,
     CaseEntry,
     Selection,
+    Shard,
     checksum,
-    entry_from_dict,
     index_of,
+    key_array,
+    read_shard,
 )
 from hasten.cache.homes import open_at_home
-from hasten.cache.key import Files, cache_dir, files_of, settings_key
-from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
+from hasten.cache.key import Files, cache_dir, digest, entry_name, files_of, settings_key
 from hasten.cache.publish import as_value_error, building, discard
 from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
@@ -46,12 +49,27 @@ from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
 
-SHARD_BYTES = 32 * 2**30
-"""Size of image and label after which a shard ends."""
-JOURNAL = "journal.jsonl"
-"""A line for each finished case, so that a killed build is resumed instead of restarted."""
+SHARD_BYTES = 4 * 2**30
+"""Size of image and label after which a shard ends: the most that a killed build loses."""
 Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
+
+
+class CaseQuery(NamedTuple):
+    """What is looked for in a cache folder."""
+
+    folder: Path
+    """`cache.dir`."""
+    case_set: CaseSet
+    settings: str
+    """`settings_key` of how the cases are prepared."""
+    keys: tuple[str, ...]
+    """`Files.identities` of the cases."""
+
+    def shard_folder(self, missing: Sequence[int]) -> Path:
+        """Folder of the shard to build, which begins with the first of these cases."""
+        keys = digest([self.keys[case] for case in missing])
+        return self.folder / SHARDS / entry_name(self.case_set.name, f"{self.settings}-{keys}")
 
 
 class _ShardCase(NamedTuple):
@@ -86,20 +104,18 @@ def get_arena(
     with as_value_error(query.folder / SHARDS):
         for _ in range(3):
             try:
-                cases = None if damage else read_list(query)
-                if cases is None:
-                    cases = _complete(query, prepare, cache.max_points, tick, damage)
+                cases = _complete(query, prepare, cache.max_points, tick)
                 arena = open_at_home(cases, cache, torch.device(device), first, only=only)
             except FileNotFoundError:
-                log.debug("%s: another process took a shard away", query.list_path)
+                log.debug("%s: another process took a shard away", query.folder)
             except DamagedEntry as error:
                 damage = error
                 if error.path is not None:
-                    remove_damaged(error.path.parent, error)
+                    _remove_damaged(error.path.parent, error)
             else:
-                for path in (query.list_path, *(shard.folder / INDEX for shard in cases.shards)):
+                for shard in cases.shards:
                     with suppress(OSError):  # the time of the last use, for `hasten cache prune`
-                        os.utime(path)
+                        os.utime(shard.folder / INDEX)
                 return arena
     raise ValueError(
         f"{query.folder / SHARDS}: does not read back as written; check that disk, or set cache.dir to another one"
@@ -118,15 +134,11 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
 
 
-def _complete(
-    query: CaseQuery, prepare: PrepareConfig, max_points: int, tick: Tick | None, damage: DamagedEntry | None
-) -> Selection:
-    """Prepare the cases that no shard holds, and write the list of all. damage: why the list can't be used."""
+def _complete(query: CaseQuery, prepare: PrepareConfig, max_points: int, tick: Tick | None) -> Selection:
+    """The cases, after those that no shard holds have been prepared."""
     cases, missing = find_cases(query)
-    ids = [query.case_set.cases[case].id for case in missing]
-    if damage:
-        log.warning("a cache entry is damaged; cases prepared again: %s; %s", first_few(ids) or "none", damage)
-    elif len(cases.rows) and missing:
+    if len(cases.rows) and missing:
+        ids = [query.case_set.cases[case].id for case in missing]
         log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(query.keys), first_few(ids))
     while missing:
         build_shard(query, missing, prepare, max_points=max_points, tick=tick)
@@ -135,8 +147,46 @@ def _complete(
         if len(missing) >= before:
             discard(query.shard_folder(missing))  # for example a renamed one that holds other cases
             raise FileNotFoundError(query.shard_folder(missing))
-    write_list(query, cases)
     return cases
+
+
+def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
+    """The cases that shards hold, in the set's order, and the positions of the missing ones.
+
+    Only shards whose name has the same settings are looked into. A damaged one is removed, with a warning.
+    """
+    shards: list[Shard] = []
+    for folder in sorted((query.folder / SHARDS).glob(f"[!.]*-{query.settings}-*")):
+        try:
+            shard = read_shard(folder)
+        except FileNotFoundError:
+            continue
+        except DamagedEntry as damage:
+            _remove_damaged(folder, damage)
+        else:
+            shards += [shard] if shard.settings == query.settings else []
+    keys = key_array("".join(query.keys))
+    if not shards:
+        return Selection((), np.zeros(0, np.int64)), list(range(len(keys)))
+    place, present = _places(shards, keys)
+    # Without the shards that hold none of the cases.
+    number = np.searchsorted(np.cumsum([len(shard.ids) for shard in shards]), place[present], side="right")
+    used = [shards[each] for each in np.unique(number)]
+    rows = _places(used, keys[present])[0] if used else place[present]
+    return Selection(tuple(used), rows), np.flatnonzero(~present).tolist()
+
+
+def _places(shards: Sequence[Shard], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The place of a case that has each key, among those of all shards, and whether there is one."""
+    stored = np.concatenate([shard.keys for shard in shards])
+    order = np.argsort(stored, kind="stable")
+    place = order[np.searchsorted(stored, keys, sorter=order).clip(max=len(stored) - 1)]
+    return place, stored[place] == keys
+
+
+def _remove_damaged(folder: Path, damage: DamagedEntry) -> None:
+    log.warning("a cache entry is damaged and is removed, so that its cases are prepared again: %s", damage)
+    discard(folder)
 
 
 def build_shard(
@@ -149,18 +199,14 @@ def build_shard(
 ) -> None:
     """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
 
-    Waits for a process that builds the same shard. Resumes a build that was killed. Errors are those of `get_arena`.
+    Waits for a process that builds the same shard. Errors are those of `get_arena`.
     """
     folder = query.shard_folder(missing)
     if not (folder / INDEX).exists():
         discard(folder)  # leftovers of a shard that was removed by hand
     with building(folder, (folder / INDEX).exists) as partial:
-        if partial is None:
-            return
-        if not (partial / INDEX).exists():
+        if partial is not None:
             _fill(query, missing, prepare, partial, max_points, tick)
-        for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
-            (partial / name).unlink()  # the journal, and what a kill left half written
 
 
 def _fill(
@@ -173,26 +219,20 @@ def _fill(
 ) -> None:
     case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
-    voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
-    entries = recover_entries(folder, [case.id for case in cases], voxel_bytes)
-    if entries:
-        log.info("%s: resumes after %d of %d cases", folder, len(entries), len(cases))
-    points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
+    entries: list[CaseEntry] = []
+    points_crc = 0
     constant: list[Path] = []
     with (
-        (folder / IMAGE).open("ab") as image,
-        (folder / LABEL).open("ab") as label,
-        (folder / POINTS).open("ab") as points,
-        (folder / JOURNAL).open("ab") as journal,
-        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as prepared_cases,
+        (folder / IMAGE).open("wb") as image,
+        (folder / LABEL).open("wb") as label,
+        (folder / POINTS).open("wb") as points,
+        closing(_prepare_cases(cases, case_set, prepare, max_points)) as prepared_cases,
     ):
-        for case, prepared in zip(cases[len(entries) :], prepared_cases, strict=True):
+        for case, prepared in zip(cases, prepared_cases, strict=True):
             if any(map(_is_constant, prepared.image)):
                 constant.append(case.image[0])
             for stream, array in ((image, prepared.image), (label, prepared.label), (points, prepared.points)):
                 stream.write(array.data)
-                stream.flush()
-            append_entry(journal, prepared.entry)
             points_crc = checksum(prepared.points, points_crc)
             entries.append(prepared.entry)
             if tick:
@@ -200,6 +240,7 @@ def _fill(
             if image.tell() + label.tell() >= SHARD_BYTES:
                 break
         for stream in (image, label, points):
+            stream.flush()
             # The rename that publishes an entry may reach the disk before its content does.
             os.fsync(stream.fileno())
     if constant:
@@ -279,60 +320,3 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         geometry=dataclasses.asdict(prepared.geometry),
     )
     return _ShardCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
-
-
-def append_entry(journal: IO[bytes], entry: CaseEntry) -> None:
-    """Append the entry of a case whose bytes are written. After a kill, a part of a line is ignored when read."""
-    text = json.dumps(dataclasses.asdict(entry)).encode()
-    journal.write(b"%08x %s\n" % (zlib.crc32(text), text))
-    journal.flush()
-
-
-def recover_entries(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
-    """The first cases that an earlier build finished in `folder`, each compared with its checksums.
-
-    ids: of all cases in their order. voxel_bytes: of the image, channels together. The three files and the journal are
-    cut to end with the last of these cases; they are created if missing.
-    """
-    sizes = dict.fromkeys((IMAGE, LABEL, POINTS), 0)
-    entries: list[CaseEntry] = []
-    valid_bytes = 0
-    for name in (*sizes, JOURNAL):
-        (folder / name).touch()
-    for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
-        entry = _parsed(line)
-        if entry is None or len(entries) == len(ids) or entry.id != ids[len(entries)]:
-            break
-        voxels = math.prod(entry.shape)
-        image, label = voxels * voxel_bytes, voxels
-        points = sum(entry.num_points) * 4
-        sound = (
-            _matches(folder / IMAGE, sizes[IMAGE], image, entry.image_crc)
-            and _matches(folder / LABEL, sizes[LABEL], label, entry.label_crc)
-            and (folder / POINTS).stat().st_size >= sizes[POINTS] + points
-        )
-        if not sound:
-            break
-        entries.append(entry)
-        valid_bytes += len(line)
-        for name, size in ((IMAGE, image), (LABEL, label), (POINTS, points)):
-            sizes[name] += size
-    for name, size in (*sizes.items(), (JOURNAL, valid_bytes)):
-        with (folder / name).open("r+b") as file:
-            file.truncate(size)
-    return entries
-
-
-def _parsed(line: bytes) -> CaseEntry | None:
-    head, _, text = line.rstrip(b"\n").partition(b" ")
-    try:
-        if not line.endswith(b"\n") or head != b"%08x" % zlib.crc32(text):
-            return None
-        return entry_from_dict(json.loads(text))
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _matches(path: Path, start: int, size: int, crc: int) -> bool:
-    data = np.fromfile(path, np.uint8, size, offset=start)
-    return data.size == size and checksum(data) == crc

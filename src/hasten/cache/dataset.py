@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
-from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.identity import chain_identity
 from hasten.cache.shared_items import SharedItem, SharedItems
 from hasten.observe.cores import usable_cores
 from hasten.prepare.threads import one_torch_thread
@@ -93,9 +93,8 @@ class CacheDataset(ChainDataset):
     access. The attribute `cache_num` is the number that is kept. num_workers: threads of the first filling; None takes
     the usable cores. progress: show a bar while filling. copy_cache: return items that random transforms may change in
     place (in host memory only the pages that change are copied); False returns the cached item itself. as_contiguous:
-    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: keep equal rows once; hash_func:
-    the key by which rows differ, by default a digest of the row and of the size and time of its files. device: of the
-    tensors of cached items; None keeps them in memory that worker processes share.
+    keep arrays and tensors contiguous, as shared items are in any case. device: of the tensors of cached items; None
+    keeps them in memory that worker processes share.
     """
 
     shared = True
@@ -111,8 +110,6 @@ class CacheDataset(ChainDataset):
         progress: bool = True,
         copy_cache: bool = True,
         as_contiguous: bool = True,
-        hash_as_key: bool = False,
-        hash_func: Callable[[Any], Hashable] = item_identity,
         *,
         device: torch.device | str | None = None,
     ) -> None:
@@ -120,9 +117,7 @@ class CacheDataset(ChainDataset):
         if not 0 <= cache_rate <= 1:
             raise ValueError(f"cache_rate={cache_rate}: give the share of the items to keep, from 0 to 1")
         self.set_num, self.set_rate, self.cache_num = cache_num, cache_rate, 0
-        self.as_contiguous, self.hash_as_key, self.hash_func = as_contiguous, hash_as_key, hash_func
-        self.place: dict[int, int] = {}
-        """Positions of items in `cached`, by their position in the data."""
+        self.as_contiguous = as_contiguous
         self.num_workers, self.progress, self.copy_cache = num_workers, progress, copy_cache
         self.device = None if device is None else torch.device(device)
         self.cached: list[Any] = []
@@ -134,13 +129,8 @@ class CacheDataset(ChainDataset):
         self.data = data
         self.cached = []  # first, so that old and new are never in memory together
         self.shared_items = SharedItems() if self.shared and self.device is None and self.copy_cache else None
-        keys: list[Hashable] = [self.hash_func(each) for each in data] if self.hash_as_key else list(range(len(data)))
-        first = {key: index for index, key in reversed(list(enumerate(keys)))}
-        distinct = sorted(first.values())
-        self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
-        places = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
-        self.place = {index: places[key] for index, key in enumerate(keys) if key in places}
-        self.cached = self.load(distinct[: self.cache_num])
+        self.cache_num = max(0, min(self.set_num, int(len(data) * self.set_rate), len(data)))
+        self.cached = self.load(range(self.cache_num))
 
     def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
@@ -163,8 +153,7 @@ class CacheDataset(ChainDataset):
         return item if self.device is None else on_device(item, self.device)
 
     def prepared(self, index: int) -> Any:
-        place = self.place.get(index)
-        return self.prepare(index) if place is None else self.from_stored(self.cached[place])
+        return self.from_stored(self.cached[index]) if index < self.cache_num else self.prepare(index)
 
     def from_stored(self, cached: Any) -> Any:
         """An item of the cache as the caller gets it."""

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cache.checked import DamagedEntry, read_checked
-from hasten.cache.file import INDEX, verify_entry
-from hasten.cache.lists import LISTS, SHARDS
+from hasten.cache.file import INDEX, SHARDS, verify_entry
 from hasten.cache.publish import discard
-from hasten.config.patterns import first_few
 from hasten.files import is_locked
 
 
@@ -22,7 +20,7 @@ class Entry:
 
     path: Path
     kind: str
-    """`arena` (a shard of prepared cases), `set` (the list of a set's cases), `unfinished` (a build that was stopped),
+    """`arena` (a shard of prepared cases), `unfinished` (one that is built, or was when its process was killed),
     `remote` (copies of a server's files) or `small` (fingerprints and measurements)."""
     num_bytes: int
     used: float
@@ -30,14 +28,11 @@ class Entry:
     source: str = ""
     """Source of the cases; empty where the entry does not record it."""
     num_cases: int = 0
-    shards: tuple[str, ...] = ()
-    """Names of the shards that the cases of a set lie in."""
 
 
 def list_entries(folder: Path) -> list[Entry]:
     """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
     entries = [_arena(path) for path in _folders(folder / SHARDS)]
-    entries += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
     servers = [server for protocol in _folders(folder / "remote") for server in _folders(protocol)]
     entries += [_copies(server, folder / "remote") for server in servers]
     for name in ("fingerprint", "measured"):
@@ -48,65 +43,40 @@ def list_entries(folder: Path) -> list[Entry]:
 
 
 def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
-    """Every shard and list of a cache folder, and what is wrong with it: "" for nothing. Reads every byte."""
+    """Every shard of a cache folder, and what is wrong with it: "" for nothing. Reads every byte."""
     for entry in list_entries(folder):
-        if entry.kind not in ("arena", "set"):
-            continue
-        try:
-            if entry.kind == "arena":
+        if entry.kind == "arena":
+            try:
                 verify_entry(entry.path)
+            except (DamagedEntry, FileNotFoundError) as damage:
+                yield entry, str(damage)
             else:
-                read_checked(entry.path)
-        except (DamagedEntry, FileNotFoundError) as damage:
-            yield entry, str(damage)
-        else:
-            missing = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
-            yield entry, f"{entry.path}: names cases of {first_few(missing)}, which are gone" if missing else ""
+                yield entry, ""
 
 
 def prune(
     folder: Path, *, unused_days: float | None = None, max_bytes: int | None = None, damaged: bool = False
 ) -> list[Entry]:
-    """Remove sets, the shards that no other set needs, and copies of remote files; return what was removed.
+    """Remove shards and copies of remote files; return what was removed.
 
     unused_days: those not used for that long. max_bytes: those used longest ago, until the rest takes no more.
-    damaged: those that fail `verify`; the next run of a set prepares what it then lacks. Builds that were stopped are
-    removed in any case, and shards that no set names, unless a build is going on, whose list is still to come. A shard
-    that a process has open stays readable for that process.
+    damaged: those that fail `verify`; the next run that needs their cases prepares them. What a killed build left is
+    removed in any case. A shard that a process has open stays readable for that process.
     """
-    entries = [entry for entry in list_entries(folder) if entry.kind != "small"]
-    building = {entry.path for entry in entries if entry.kind == "unfinished" and is_locked(entry.path)}
-    shards = {entry.path.name: entry for entry in entries if entry.kind == "arena"}
-    going = {entry.path for entry in entries if entry.kind == "unfinished"} - building
-    if damaged:
-        going |= {entry.path for entry, wrong in verify(folder) if wrong}
-    lost = {entry.path.name for entry in entries if entry.kind == "arena" and entry.path in going}
-    needed: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.kind == "set" and lost & set(entry.shards):
-            # The other cases stay: the next run looks them up.
-            going.add(entry.path)
-            needed |= {name: shards[name] for name in entry.shards if name in shards and name not in lost}
+    bad = {entry.path for entry, wrong in verify(folder) if wrong} if damaged else set()
     total, limit = 0, time.time() - 86400 * (unused_days or 0)
-    for entry in entries:
-        if entry.kind not in ("set", "remote") or entry.path in going:
-            continue
-        new = {name: shards[name] for name in entry.shards if name in shards and name not in needed}
-        total += entry.num_bytes + sum(each.num_bytes for each in new.values())
-        if (unused_days is not None and entry.used < limit) or (max_bytes is not None and total > max_bytes):
-            going.add(entry.path)
-        else:
-            needed |= new
-    # Unused shards also stay while a list is unreadable: the next run looks its cases up again.
-    if not building and all(entry.shards for entry in entries if entry.kind == "set"):
-        going |= {entry.path for name, entry in shards.items() if name not in needed}
-    removed = [entry for entry in entries if entry.path in going]
-    # Lists first, so that a kill leaves none of removed shards.
-    for entry in sorted(removed, key=lambda entry: entry.kind != "set"):
-        if entry.kind == "set":
-            entry.path.unlink(missing_ok=True)
-        else:
+    removed = []
+    for entry in list_entries(folder):
+        going = entry.path in bad
+        if entry.kind == "unfinished":
+            going = not is_locked(entry.path)
+        elif entry.kind != "small" and not going:
+            total += entry.num_bytes
+            is_old = unused_days is not None and entry.used < limit
+            going = is_old or (max_bytes is not None and total > max_bytes)
+        if going:
             discard(entry.path)
+            removed.append(entry)
     return removed
 
 
@@ -133,18 +103,6 @@ def _copies(server: Path, remote: Path) -> Entry:
     return _entry(server, "remote", files, used=used, source=source, num_cases=sum(stat.st_size > 0 for stat in stats))
 
 
-def _set(path: Path) -> Entry:
-    body = _body(path)
-    return _entry(
-        path,
-        "set",
-        [path],
-        source=str(body.get("source", "")),
-        num_cases=int(body.get("num_cases", 0)),
-        shards=tuple(body.get("shards", ())),
-    )
-
-
 def _arena(path: Path) -> Entry:
     kind, body = "unfinished" if path.name.startswith(".") else "arena", _body(path / INDEX)
     files = [file for file in path.iterdir() if file.is_file()]
@@ -152,7 +110,7 @@ def _arena(path: Path) -> Entry:
 
 
 def _body(path: Path) -> dict[str, Any]:
-    """What a list or index holds; nothing where it is missing or damaged."""
+    """What an index holds; nothing where it is missing or damaged."""
     try:
         return read_checked(path)
     except (FileNotFoundError, DamagedEntry):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -27,14 +26,15 @@ from isal import isal_zlib
 from hasten.cache.arena import Arena, PointSets, Store
 from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
-from hasten.cache.libc import Span, lock_pages, map_files
+from hasten.cache.libc import Span, map_files
 from hasten.cache.pages import Pages
 from hasten.cases.entries import pause_garbage_collection
-from hasten.config.patterns import first_few
 from hasten.prepare.types import Geometry
 
 log = logging.getLogger(__name__)
 
+SHARDS = "arena"
+"""Folder of a cache folder."""
 IMAGE, LABEL, POINTS, INDEX = "image.bin", "label.bin", "points.bin", "arena.json"
 _ROWS = ("shape", "num_points", "num_voxels")
 """Properties of a case of several numbers."""
@@ -143,45 +143,21 @@ def key_array(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("ascii"), dtype="S16")
 
 
-def open_arena(
-    cases: Selection, *, home: str, locked: Sequence[int] | None = None, verified: Sequence[int] = ()
-) -> Arena:
+def open_arena(cases: Selection, *, home: str, verified: Sequence[int] | None = None) -> Arena:
     """Open cases of published shards: mapped, so that all processes of a machine share one copy of them.
 
-    home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
-    where the system lets this process. locked: lock only these cases (positions); the others are read ahead of
-    use. verified: cases to compare with their checksums besides, which are about to be copied elsewhere. Tensors are
-    read-only: writing to one ends the process. Raises FileNotFoundError if a shard is gone, DamagedEntry if a checksum
-    does not hold.
+    home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything into the system's page
+    cache. verified: compare only these cases (positions), which are about to be used or copied elsewhere; the others
+    are read ahead of use. Tensors are read-only: writing to one ends the process. Raises FileNotFoundError if a shard
+    is gone, DamagedEntry if a checksum does not hold.
     """
     arena = _map(cases, home)
-    if locked is None:
-        locked = range(len(arena.ids)) if home != "file" else ()
-    verify_cases(arena, cases, sorted({*locked, *verified}))
-    if not _lock_cases(arena, locked):
-        log.info(
-            "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
-            first_few(shard.folder for shard in cases.shards),
-        )
-    lazy = frozenset(range(len(arena.ids))) - {*locked, *verified}
+    if verified is None:
+        verified = range(len(arena.ids)) if home != "file" else ()
+    verify_cases(arena, cases, verified)
+    lazy = frozenset(range(len(arena.ids))) - {*verified}
     pages = Pages(arena.store.values, arena.store.channels, lazy, arena.shapes, arena.offsets)
     return replace(arena, pages=pages) if lazy else arena
-
-
-def _lock_cases(arena: Arena, cases: Sequence[int]) -> bool:
-    """Lock cases in memory, adjacent ones in one call. Returns False if the system refuses any of it."""
-    spans = sorted((arena.offsets[case], arena.offsets[case] + math.prod(arena.shapes[case])) for case in cases)
-    runs: list[tuple[int, int]] = []
-    for first, last in spans:
-        if runs and runs[-1][1] == first:
-            first = runs.pop()[0]
-        runs.append((first, last))
-    for key, flat in arena.store.values.items():
-        width = arena.store.channels[key] * flat.element_size()
-        for first, last in runs:
-            if not lock_pages(flat.data_ptr() + first * width, (last - first) * width):
-                return False
-    return True
 
 
 def verify_entry(folder: Path) -> int:
@@ -256,7 +232,6 @@ def _map(cases: Selection, home: str) -> Arena:
         num_classes=first.num_classes,
         num_voxels=_rows(np.concatenate([shard.num_voxels for shard in shards])[rows]),
         home=home,
-        files=tuple(shard.folder / name for shard in shards for name in (IMAGE, LABEL)),
     )
 
 
@@ -304,11 +279,6 @@ def verify_cases(arena: Arena, cases: Selection, positions: Iterable[int]) -> No
             if checksum(values.numpy()) != crc:
                 shard = cases.shards[int(np.searchsorted(ends, cases.rows[case], side="right"))]
                 raise DamagedEntry(f"case {arena.ids[case]} does not match its checksum", shard.folder / name)
-
-
-def entry_from_dict(row: dict[str, Any]) -> CaseEntry:
-    """The inverse of `dataclasses.asdict`, for what JSON makes of it."""
-    return CaseEntry(**{**row, **{name: tuple(row[name]) for name in _ROWS}})
 
 
 def _size(path: Path) -> int:

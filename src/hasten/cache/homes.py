@@ -79,7 +79,7 @@ def _ram_budget(config: CacheConfig) -> int:
 
 def _open_mixed(cases: Selection, placement: Placement, device: torch.device) -> Arena:
     """Some cases on the device, some in memory; all others in the file."""
-    arena = open_arena(cases, home="ram", locked=placement.ram, verified=placement.device)
+    arena = open_arena(cases, home="ram", verified=sorted({*placement.ram, *placement.device}))
     if placement.device:
         arena = replace(arena, part=part_of(arena, placement.device, device))
     counts = zip(Placement._fields, placement, strict=True)

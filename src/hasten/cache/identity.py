@@ -60,7 +60,7 @@ def _row(value: Any, content: bool) -> Any:
     kind = type(value)
     if is_library(kind.__module__):
         return Digester().digest(value)
-    return [_class_identity(kind), Digester([kind]).digest(value)]  # type: ignore[arg-type]
+    return [_class_identity(kind), Digester(kind).digest(value)]  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)

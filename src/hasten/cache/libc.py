@@ -72,12 +72,6 @@ def _view_of(address: int, size: int) -> memoryview:
     return memoryview(block).cast("B")
 
 
-def lock_pages(address: int, size: int) -> bool:
-    """Read the pages of a mapping and lock them in memory until it ends; returns False if the system refuses."""
-    start = address - address % mmap.PAGESIZE
-    return bool(_libc().mlock(start, size + address - start) == 0)
-
-
 def read_ahead(address: int, size: int) -> None:
     """Let the kernel read a mapping's pages in the background, if they are on the disk."""
     start = address - address % mmap.PAGESIZE
@@ -96,6 +90,6 @@ def _libc() -> Any:
         ctypes.c_int,
         ctypes.c_long,
     ]
-    libc.munmap.argtypes = libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc

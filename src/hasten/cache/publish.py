@@ -1,6 +1,6 @@
 """Folders that are published and removed atomically, even if the process is killed in between.
 
-One process builds an entry, the others wait, and a later one resumes a killed build.
+One process builds an entry, the others wait, and what a killed process left is removed.
 """
 
 from __future__ import annotations
@@ -31,67 +31,42 @@ _OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
 
 
 @contextmanager
-def published(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which becomes `folder` where the block ends well and is removed where it does not.
-
-    Another process that publishes first wins. The caller has synced the files it wrote.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    sweep(folder.parent)
-    temporary = temporary_for(folder)
-    try:
-        temporary.mkdir()
-        yield temporary
-        _publish_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _publish_folder(temporary: Path, folder: Path) -> None:
-    """Rename a filled folder, durably. If `folder` is there already, it stays."""
-    sync_folder(temporary)
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-    sync_folder(folder.parent)
-
-
-@contextmanager
 def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | None]:
-    """The folder to fill, which becomes `folder` if the block succeeds; None if another process built the entry.
+    """The empty folder to fill, which becomes `folder` if the block succeeds; None if another process built the entry.
 
-    Waits while another process builds. What a killed or interrupted process wrote is still in the folder; what an
-    error left is removed. `is_complete` returns whether the entry exists.
+    Waits while another process builds. What the block wrote is removed where it fails. `is_complete` returns whether
+    the entry exists. The caller syncs the files that it writes.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    partial = partial_of(folder)
+    partial = folder.with_name(f".{folder.name}.partial")
     try:
         handle = _lock(partial, is_complete)
     except OSError as error:
         # A file system without locks: every process builds by itself, and the first to publish wins.
         log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
-        with published(folder) as temporary:
-            yield temporary
-        return
+        with suppress(OSError):
+            partial.rmdir()
+        partial, handle = temporary_for(folder), os.open(os.devnull, os.O_RDONLY)
+        partial.mkdir()
     if handle is None:
         yield None
         return
     try:
+        for leftover in partial.iterdir():
+            leftover.unlink()
         yield partial
-        _publish_folder(partial, folder)
-    except Exception:
+        sync_folder(partial)
+        if is_complete():
+            shutil.rmtree(partial)
+        else:
+            partial.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
         os.close(handle)
-
-
-def partial_of(folder: Path) -> Path:
-    """The folder in which an entry is built."""
-    return folder.with_name(f".{folder.name}.partial")
 
 
 def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:

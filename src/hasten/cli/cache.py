@@ -82,7 +82,7 @@ def prune(
     ] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove what fails `verify`.")] = False,
 ) -> None:
-    """Remove builds that were stopped, sets that the options name, and shards that no set needs."""
+    """Remove the shards and remote copies that the options name, and what killed builds left."""
     from hasten.cache.entries import prune as pruned
 
     limit = None if max_gib is None or max_gib == math.inf else int(max_gib * 2**30)

@@ -289,6 +289,10 @@ def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
     """The settings of a file without those of earlier versions, so that old runs stay of use; a log line names them."""
     kept = {section: dict(fields) if isinstance(fields, dict) else fields for section, fields in tree.items()}
     gone: list[str] = []
+    trackers = kept.get("observe", {}).get("trackers") if isinstance(kept.get("observe"), dict) else None
+    if isinstance(trackers, list) and "jsonl" in trackers:
+        kept["observe"]["trackers"] = [name for name in trackers if name != "jsonl"]
+        gone.append("observe.trackers=[jsonl]")
     for (section, name), value in (*_FORMER_FIELDS.items(), *_FORMER_CHOICES.items()):
         fields, is_field = kept.get(section), (section, name) in _FORMER_FIELDS
         if isinstance(fields, dict) and name in fields and (is_field or fields[name] == value):

@@ -321,7 +321,7 @@ class InferConfig:
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
 
 
-TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,7 +329,7 @@ class ObserveConfig:
     """What a run writes about itself while it trains."""
 
     monitor_every: Seconds = 1.0
-    """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
+    """Seconds between samples of GPU and host in monitor.jsonl; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
 

@@ -62,7 +62,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
     """Samples the machine, and records loss, pace and Dice.
 
     The folder is a run directory: `hasten watch` follows it, `hasten report` compares it with others. It gets
-    monitor.csv and .jsonl (of each rank), metrics.jsonl, summary.json and report.html. The loss is rank 0's, read from
+    monitor.jsonl (of each rank), metrics.jsonl, summary.json and report.html. The loss is rank 0's, read from
     the device once a line. Where the time of the steps goes, `hasten doctor -- python train.py` tells.
     """
 

@@ -65,8 +65,6 @@ _MEMORY = {
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 """Files of the limit and the use, and the line of the page cache in memory.stat, by whether it is version 2."""
-_REFRESH = 10
-"""Number of readings per update of the page cache's share, which the kernel sums up on every read."""
 
 
 class MemoryLimit:
@@ -75,22 +73,16 @@ class MemoryLimit:
     def __init__(self, folder: Path, num_bytes: int, used: str, cache_line: str) -> None:
         self.num_bytes = num_bytes
         self._folder, self._used, self._cache_line = folder, used, cache_line
-        self._cached, self._readings = 0, 0
 
     def used(self) -> int | None:
         """Bytes in use that cannot be given up on demand, as the page cache can; None if that cannot be read."""
         try:
             used = int((self._folder / self._used).read_text())
-            if self._readings % _REFRESH == 0:
-                self._cached = self._page_cache()
+            lines = (self._folder / "memory.stat").read_text().splitlines()
         except (OSError, ValueError):
             return None
-        self._readings += 1
-        return max(0, used - self._cached)
-
-    def _page_cache(self) -> int:
-        lines = (self._folder / "memory.stat").read_text().splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith(f"{self._cache_line} ")), 0)
+        cached = (int(line.split()[1]) for line in lines if line.startswith(f"{self._cache_line} "))
+        return max(0, used - next(cached, 0))
 
 
 def memory_limits(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> Iterator[MemoryLimit]:

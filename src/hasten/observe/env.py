@@ -19,17 +19,8 @@ import psutil
 import hasten
 from hasten.observe.cores import usable_cores
 
-VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "HASTEN_CACHE",
-    "SLURM_JOB_ID",
-)
+_VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|PYTORCH_.*|HASTEN_.*|SLURM_JOB_ID")
+"""Environment variables that decide how a run goes."""
 _FACTORS = ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
 """Packages that decide how a run goes."""
 
@@ -53,7 +44,7 @@ def environment() -> dict[str, Any]:
         "packages": {name: installed_version(name) for name in _FACTORS},
         "torch": _torch(),
         "gxx": _first_line("g++", "--version"),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
     }
 
 
@@ -85,8 +76,7 @@ def _torch() -> dict[str, Any] | None:
 
 def _git() -> dict[str, Any] | None:
     """Commit of the checkout that hasten runs from; None for an installed copy."""
-    package = Path(hasten.__file__).resolve().parent
-    root = package.parents[1]
+    root = Path(hasten.__file__).resolve().parents[2]
     # Only our own checkout: site-packages may lie inside somebody else's repository.
     if not (root / ".git").exists() or not (root / "pyproject.toml").is_file():
         return None
@@ -148,12 +138,8 @@ def required_cxx_compiler() -> str:
 
 def _first_line(*command: str) -> str | None:
     """First line that a command prints, "" if nothing; None if it is missing or fails."""
-    if shutil.which(command[0]) is None:
-        return None
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if process.returncode != 0:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
     return next(iter(process.stdout.splitlines()), "").strip()

@@ -1,8 +1,8 @@
 """One run at a time in a run directory, whichever hosts and containers see it.
 
-The lock is the file `.lock`, created exclusively. It names its owner, who holds a flock on it and renews its time.
-Whether an owner on this kernel is alive is looked up: by process number and start time, or by its flock where another
-container numbers the processes. An owner elsewhere is dead once its file has not been renewed for `_STALE_S`.
+The lock is the file `.lock`, created exclusively. It names its owner, who renews its time. Whether an owner on this
+kernel is alive is looked up by process number and start time. An owner elsewhere, or in another container, is dead once
+its file has not been renewed for `_STALE_S`.
 
 Several processes may find the same owner dead. Each then tries to create `.lock.TOKEN`, TOKEN being the dead owner's;
 one succeeds, checks that this owner is still the last one, and renames its file to `.lock`. No token is used twice, so
@@ -23,11 +23,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from hasten.files import boot_id, flocked, is_locked, pid_namespace
+from hasten.files import boot_id, pid_namespace
 from hasten.observe.rundir import LOCK, check_run_dir
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ _STALE_S = 180.0
 """Far above a beat: a file server may show a time that is a minute old."""
 _TRIES = 1000
 """Attempts to create a lock file among competing processes."""
-_HALF_WRITTEN_S = 5.0
-"""How long a lock file may be seen without content, as its owner has only just created it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +46,11 @@ class Owner:
 
     token: str
     host: str = ""
-    kernel: str = ""
-    namespace: int = 0
+    place: str = ""
+    """Kernel and PID namespace, as `_place` returns them."""
     pid: int = 0
     birth: str | None = None
     """Start of the process, as `_birth` returns it."""
-    flock: bool = False
-    """Whether it holds a flock; not every file system has them."""
     since: float = 0.0
     """Seconds since 1970."""
 
@@ -93,23 +89,20 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
 def _claim(out: Path, deadline: float) -> tuple[int, str]:
     """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
     lock, waits, tries = out / LOCK, False, 0
-    half_written, first_seen = "", 0.0
     while True:
         out.mkdir(parents=True, exist_ok=True)
         path, owner = _owner(lock)
         if owner is not None and _is_alive(path, owner):
-            if not owner.host and owner.token != half_written:
-                half_written, first_seen = owner.token, time.monotonic()
-            if time.monotonic() >= (deadline if owner.host else max(deadline, first_seen + _HALF_WRITTEN_S)):
+            if time.monotonic() >= deadline:
                 remedy = "wait for it, stop it, or choose another --out"
-                if owner.kernel != _kernel():
+                if owner.place != _place():
                     silent = f"its last sign came {_silent_s(path):.0f} s ago"
                     remedy += f" ({silent}; after {_STALE_S:.0f} s it counts as dead)"
                 raise ValueError(f"{out}: another {owner} is training there; {remedy}")
-            if owner.host and not waits:
+            if not waits:
                 waits = True
                 log.warning("%s: waiting until the earlier %s ends or counts as dead", out, owner)
-            time.sleep(0.25 if owner.host else 0.05)
+            time.sleep(0.25)
             continue
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:
@@ -127,7 +120,7 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
                 _release(claim, handle, token)
                 continue
             claim.replace(lock)
-            if owner.kernel != _kernel():
+            if owner.place != _place():
                 log.warning("%s: taken over from a %s, which gave no sign for %.0f s", out, owner, silent_s)
         for leftover in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
             leftover.unlink(missing_ok=True)
@@ -138,15 +131,13 @@ def _create(path: Path) -> tuple[int, str]:
     owner = Owner(
         token=token_hex(8),
         host=platform.node(),
-        kernel=_kernel(),
-        namespace=pid_namespace(),
+        place=_place(),
         pid=os.getpid(),
         birth=_birth(os.getpid()),
         since=time.time(),
     )
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        owner = replace(owner, flock=flocked(handle))
         os.write(handle, json.dumps(asdict(owner)).encode())
     except BaseException:
         path.unlink(missing_ok=True)
@@ -180,7 +171,7 @@ def _read(path: Path) -> Owner | None:
         with path.open("rb") as file:
             try:
                 return Owner(**json.loads(file.read()))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError):  # half written, or of another version
                 return Owner(token=f"inode-{os.fstat(file.fileno()).st_ino}")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESTALE):
@@ -201,17 +192,12 @@ def _owner(lock: Path) -> tuple[Path, Owner | None]:
 
 
 def _is_alive(path: Path, owner: Owner) -> bool:
-    if owner.kernel == _kernel():
-        birth = _birth(owner.pid) if owner.namespace == pid_namespace() else None
-        if birth is not None:
-            return birth == owner.birth
-        if owner.flock:
-            return is_locked(path)
-    return _silent_s(path) < _STALE_S
+    birth = _birth(owner.pid) if owner.place == _place() else None
+    return birth == owner.birth if birth is not None else _silent_s(path) < _STALE_S
 
 
-def _kernel() -> str:
-    return boot_id() or platform.node()
+def _place() -> str:
+    return f"{boot_id() or platform.node()}-{pid_namespace()}"
 
 
 def _birth(pid: int) -> str | None:

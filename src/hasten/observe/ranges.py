@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 LOADING, FORWARD, BACKWARD, OPTIMIZER = "data loading", "forward", "backward", "optimizer"
@@ -48,29 +48,26 @@ def _profiling() -> bool:
 class Range:
     """A range by a name: a context, a decorator of functions and methods, or a wrapper of objects, which it keeps.
 
-    `with Range("crop"): ...`; `@Range("crop")` above a function, a method or a generator (whose steps are then ranges);
-    `Range("crop")(transform)` for a transform, a loss, a module, an optimizer, a data set, a loader or an iterator of
-    one, a handler: the object itself comes back, of its own class to all who ask, and can be copied and pickled as
-    before. Without a name it is that of the object's class or of the function. Arguments beyond the name, MONAI's:
+    `with Range("crop"): ...`; `@Range("crop")` above a function or a method; `Range("crop")(transform)` for a
+    transform, a loss, a module, an optimizer or a data set: the object itself comes back, of its own class to all who
+    ask, and can be copied as before, but not pickled. Without a name it is that of the object's class or of the
+    function. Arguments beyond the name, MONAI's:
 
     methods: those that are marked; None finds them by the kind of object: forward of a module, step of an optimizer,
-    items of a data set, iteration of a loader, what a handler answers its engine's events with, else what there is of
-    forward, __call__, __next__ and __getitem__. append_method_name: to the name, as `name.method`; None does it where
-    several are marked. recursive: the transforms in a Compose, or the parts of a list or tuple, each under its own name
-    too. Raises ValueError for an object that has none of these methods. As a context, one `Range` is for one thread.
+    items of a data set, else what there is of forward, __call__, __next__ and __getitem__.
+    append_method_name: to the name, as `name.method`; None does it where several are marked. Raises ValueError for an
+    object that has none of these methods. As a context, one `Range` is for one thread.
     """
 
-    __slots__ = ("_open", "append_method_name", "methods", "name", "recursive")
+    __slots__ = ("_open", "append_method_name", "methods", "name")
 
     def __init__(
         self,
         name: str | None = None,
         methods: str | Iterable[str] | None = None,
         append_method_name: bool | None = None,
-        recursive: bool = False,
     ) -> None:
-        self.name, self.methods = name, methods
-        self.append_method_name, self.recursive = append_method_name, recursive
+        self.name, self.methods, self.append_method_name = name, methods, append_method_name
         self._open: list[Any] | None = None
 
     def __enter__(self) -> Range:
@@ -86,14 +83,10 @@ class Range:
 
     def __call__(self, what: What) -> What:
         target: Any = what
-        if self.recursive and isinstance(what, list | tuple):
-            return type(target)(_each(what))
         if inspect.isroutine(what) or isinstance(what, functools.partial):
             return _ranged(target, self.name or _name_of(what))
         if isinstance(what, type):
             raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
-        if self.recursive and isinstance(getattr(what, "transforms", None), list | tuple):
-            target.transforms = type(target.transforms)(_each(target.transforms))
         return _marked(target, _marked_names(self, target))
 
 
@@ -132,9 +125,7 @@ def _end(opened: tuple[Any, Any]) -> None:
 
 
 def _ranged(function: Any, name: str) -> Any:
-    """The function under a range; of a generator's function, each of its steps."""
-    if inspect.isgeneratorfunction(function):
-        return functools.wraps(function)(lambda *args, **kwargs: _Steps(function(*args, **kwargs), name))
+    """The function under a range."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not (NVTX or _profiling()):
@@ -148,30 +139,8 @@ def _ranged(function: Any, name: str) -> Any:
     return functools.update_wrapper(run, function)
 
 
-class _Steps:
-    """An iterator whose steps are ranges, for classes that can't be changed. Other attributes are those of `inner`."""
-
-    def __init__(self, inner: Iterator[Any], name: str) -> None:
-        self._inner = inner
-        self._next = _ranged(inner.__next__, name)
-
-    def __iter__(self) -> _Steps:
-        return self
-
-    def __next__(self) -> Any:
-        return self._next()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
 def _marked(what: Any, names: dict[str, str]) -> Any:
     """The object with a new subclass in which these methods are ranges."""
-    by_class_statement = type(what).__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
-    if set(names) == {"__next__"} and not by_class_statement:
-        return _Steps(what, names["__next__"])
     on_class: dict[str, str] = {}
     for method, name in names.items():
         if not method.startswith("__") and method in getattr(what, "__dict__", {}):
@@ -189,17 +158,7 @@ def _marked(what: Any, names: dict[str, str]) -> Any:
 
 def _class_of(kind: type, names: dict[str, str]) -> type:
     """A subclass of `kind` with some methods marked. Its name, module, docstring and source are those of `kind`."""
-    marked: dict[str, Any] = {}
-    for method, name in names.items():
-        original = getattr(kind, method)
-        marked[method] = _steps_of(original, name) if method == "__iter__" else _ranged(original, name)
-
-    def reduce(itself: Any, protocol: Any) -> Any:
-        reduced: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
-        if isinstance(reduced, str) or not reduced[1] or reduced[1][0] is not subclass:
-            return reduced
-        # The class can't be imported by its name: pickle how to create it again.
-        return (_again, (kind, names, reduced[0], reduced[1][1:]), *reduced[2:])
+    marked = {method: _ranged(getattr(kind, method), name) for method, name in names.items()}
 
     namespace = {
         "__slots__": (),
@@ -207,16 +166,8 @@ def _class_of(kind: type, names: dict[str, str]) -> type:
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
     }
-    subclass: type = type(kind)(kind.__name__, (kind,), {**namespace, **marked, "__reduce_ex__": reduce})
+    subclass: type = type(kind)(kind.__name__, (kind,), {**namespace, **marked})
     return subclass
-
-
-def _again(kind: type, names: dict[str, str], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return make(_class_of(kind, names), *args)
-
-
-def _steps_of(iterate: Callable[[Any], Iterator[Any]], name: str) -> Callable[[Any], _Steps]:
-    return functools.wraps(iterate)(lambda itself: _Steps(iter(iterate(itself)), name))
 
 
 def _methods_of(what: Any) -> tuple[str, ...]:
@@ -226,16 +177,11 @@ def _methods_of(what: Any) -> tuple[str, ...]:
         return ("forward",)
     if _is(what, "torch.optim", "Optimizer"):
         return ("step",)
-    if _is(what, "torch.utils.data", "IterableDataset"):
-        return ("__iter__",)
     if _is(what, "torch.utils.data", "Dataset"):
         return ("__getitem__",)
-    answers = _answers(kind) if _has(kind, "attach") and not _has(kind, "__call__") else ()
-    methods = answers or tuple(name for name in _METHODS if _has(kind, name))
+    methods = tuple(name for name in _METHODS if _has(kind, name))
     if methods:
         return methods
-    if _has(kind, "__iter__"):
-        return ("__iter__",)
     raise ValueError(
         f"Range: a {kind.__name__} has none of {', '.join(_METHODS)}; name those to mark: Range(name, methods=...)"
     )
@@ -246,16 +192,6 @@ def _has(kind: type, name: str) -> bool:
     return any(name in vars(base) for base in kind.__mro__)
 
 
-def _answers(kind: type) -> tuple[str, ...]:
-    """The methods of a handler that its engine calls: those that are given the engine."""
-    handlers = []
-    for name, function in inspect.getmembers(kind, inspect.isfunction):
-        is_other = name in ("attach", "detach", "is_attached") or name.startswith("__")
-        if not is_other and list(inspect.signature(function).parameters)[1:2] == ["engine"]:
-            handlers.append(name)
-    return tuple(handlers)
-
-
 def _is(what: Any, module: str, name: str) -> bool:
     """Whether `what` is an instance of this class of torch; False if torch was not imported."""
     kind = getattr(sys.modules.get(module), name, None)
@@ -263,19 +199,9 @@ def _is(what: Any, module: str, name: str) -> bool:
 
 
 def _name_of(what: Any) -> str:
-    """The name of the class or function; wrappers of other libraries' transforms include that of the transform."""
+    """The name of the class or function."""
     if inspect.isroutine(what):
         return what.__qualname__.replace("<locals>.", "")
     if isinstance(what, functools.partial):
         return _name_of(what.func)
-    kind = type(what).__name__
-    return f"{kind}_{what.name}" if "CuCIM" in kind or "TorchVision" in kind else kind
-
-
-def _each(parts: Iterable[Any]) -> Iterator[Any]:
-    """Mark each part under its own name; those of one class are numbered."""
-    counts: dict[str, int] = {}
-    for part in parts:
-        name = _name_of(part)
-        counts[name] = counts.get(name, 0) + 1
-        yield Range(name if counts[name] == 1 else f"{name}_{counts[name]}", recursive=True)(part)
+    return type(what).__name__

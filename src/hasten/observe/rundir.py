@@ -108,15 +108,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_jsonl(path: Path, record: Any) -> None:
-    """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
-    append_text(path, _json_line(record))
-
-
-def append_text(path: Path, text: str, *, header: str = "") -> None:
-    """Add whole lines to a file that begins with `header`, repaired first as by `append_jsonl`."""
-    _end_with_newline(path)
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text if file.tell() else header + text)
+    """Add one record as a line of JSON; what an interrupted write left at the end is removed first."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(_json_line(record).encode("utf-8", "backslashreplace"))
 
 
 def read_jsonl(path: Path) -> list[Any]:
@@ -141,26 +140,6 @@ def read_jsonl(path: Path) -> list[Any]:
         elif number < len(lines):
             raise ValueError(f"{path}:{number}: not a line of JSON; correct or delete that line")
     return records
-
-
-def _end_with_newline(path: Path) -> None:
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) == b"\n":
-            return
-        file.seek(0)
-        whole = file.read()
-        keep = whole.rfind(b"\n") + 1
-        try:
-            is_record = isinstance(json.loads(whole[keep:]), dict)
-        except ValueError:
-            is_record = False
-        if is_record:
-            file.write(b"\n")
-        else:
-            file.truncate(keep)
 
 
 def _plain(obj: Any) -> Any:

@@ -139,23 +139,16 @@ def _settings(trials: Trials) -> Section:
 
 
 def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
-    """Three rows for each class and region: the means with either choice of settings, and their difference."""
-    evaluations, rows = {"own": own.evaluation, "tried": other.evaluation}, []
-    measures = own.evaluation.measures
+    """A row for each class, region and measure: the means with either choice of settings, and their difference."""
+    rows = []
     for name in own.evaluation.names:
-        means = {
-            which: {measure: each.summary(name, measure) for measure in measures} for which, each in evaluations.items()
-        }
-        rows += [
-            (name, which, *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items()))
-            for which, summaries in means.items()
-        ]
-        differences = (means["tried"][measure].mean - means["own"][measure].mean for measure in measures)
-        rows.append(
-            (name, "difference", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences))
-        )
-    titles = [measure_title(own.evaluation, measure) for measure in measures]
-    table = Table(("Class", "Settings", *titles), tuple(rows), numeric=tuple(range(2, 2 + len(titles))))
+        for measure in own.evaluation.measures:
+            before, after = (each.evaluation.summary(name, measure) for each in (own, other))
+            gain = after.mean - before.mean
+            texts = [with_spread(each.mean, each.std, measure) for each in (before, after)]
+            gained = f"{gain:+.4f}" if math.isfinite(gain) else words.DASH
+            rows.append((name, measure_title(own.evaluation, measure), *texts, gained))
+    table = Table(("Class", "Measure", "Own", "Tried", "Difference"), tuple(rows), numeric=(2, 3, 4))
     return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
 
 
@@ -275,7 +268,7 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
         cards=cards,
         sections=(
             _folds(crossval),
-            _classes(crossval),
+            classes_section(whole),
             distribution(whole, "dice"),
             _cleaning(crossval),
             _pictures(crossval),
@@ -306,27 +299,6 @@ def _folds(crossval: CrossValidation) -> Section:
         "which leaves out classes that a label map does not hold."
     )
     return Section(title="Folds", table=table, note=note)
-
-
-def _classes(crossval: CrossValidation) -> Section:
-    whole, rows = crossval.whole, []
-    for name in whole.names:
-        summaries = {measure: whole.summary(name, measure) for measure in whole.measures}
-        rows += [
-            (name, "cases", *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items())),
-            (name, "folds", *(with_spread(*crossval.over_folds(name, measure), measure) for measure in summaries)),
-        ]
-    titles = [measure_title(whole, measure) for measure in whole.measures]
-    empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
-    skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
-    note = "Mean ± standard deviation over all cases, and over the means of the folds."
-    if skipped:
-        note += f" Left out, as neither label map nor prediction holds the class: {skipped} cases."
-    return Section(
-        title="Classes",
-        table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
-        note=note,
-    )
 
 
 def _cleaning(crossval: CrossValidation) -> Section:

@@ -75,12 +75,6 @@ def _page(runs: list[Run]) -> Page:
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
-    """Names for the runs: equal names are distinguished by their folders, and by position if those are equal too."""
-
-    def renamed(runs: list[Run], suffixes: list[str]) -> list[Run]:
-        names = [run.name for run in runs]
-        pairs = zip(runs, suffixes, strict=True)
-        return [replace(run, name=f"{run.name} {end}") if names.count(run.name) > 1 else run for run, end in pairs]
-
-    by_folder = renamed(runs, [f"({run.folder.resolve().name})" for run in runs])
-    return renamed(by_folder, [f"#{number}" for number in range(1, len(runs) + 1)])
+    """Equal names are distinguished by their folders."""
+    names = [run.name for run in runs]
+    return [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]

@@ -7,12 +7,10 @@ a half-written last line, a damaged file) leaves its part empty and adds a sente
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import Follower, History, MonitorRecording, recordings
+from hasten.observe.monitor.recording import Follower, MonitorRecording, recordings
 from hasten.observe.monitor.sample import Sample
-from hasten.observe.values import accelerators, entries, integer, mapping, number, number_in, numbers
+from hasten.observe.values import accelerators, integer, mapping, number, numbers
 
 _FIELDS = tuple(field.name for field in fields(Example))
 MAX_EXAMPLES = 6
@@ -52,20 +50,17 @@ class Run:
     """Part of the run to seconds, of all its processes; they do not overlap. The total is not among them."""
     samples_per_s: float | None
     wait_share: float | None
-    """Share of the step time that waited for data, 0..1."""
+    """Share of the step time that waited for data, 0..1; known once a run has ended."""
     earlier_s: float
     """The part of `total_s` that went by before the run was resumed for the last time; 0 if it never was."""
     cases: dict[str, int]
-    time_to: dict[float, float]
-    """Mean of the metric to the seconds after which it was first reached."""
     train: tuple[TrainRecord, ...]
     validations: tuple[ValidationRecord, ...]
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
     accelerators: dict[str, Any]
-    """Values of summary.json; `decisions` and `augmentation` are those of plan.json."""
+    """Values of summary.json; `decisions` are those of plan.json."""
     decisions: dict[str, Any]
-    augmentation: list[Any]
     environment: dict[str, Any]
     config: str
     data: dict[str, Any]
@@ -108,13 +103,8 @@ def read_run(folder: Path) -> Run:
     last_s = max((record.time_s for record in records), default=None)
     total_s = seconds.pop("total", None)
     last_step = max((record.step for record in records), default=None)
-    steps, samples_per_s, wait_share = (
-        integer(summary.get("steps")),
-        number(summary.get("samples_per_s")),
-        number(summary.get("wait_share")),
-    )
+    steps, samples_per_s = integer(summary.get("steps")), number(summary.get("samples_per_s"))
     speeds = [record.samples_per_s for record in train if record.samples_per_s is not None]
-    time_to = {number_in(key): value for key, value in numbers(summary.get("time_to")).items()}
     return Run(
         folder=folder,
         name=str(summary.get("name") or folder.resolve().name),
@@ -128,16 +118,14 @@ def read_run(folder: Path) -> Run:
         total_s=last_s if total_s is None else total_s,
         seconds=seconds,
         samples_per_s=statistics.median(speeds) if samples_per_s is None and speeds else samples_per_s,
-        wait_share=_wait_share(train) if wait_share is None else wait_share,
+        wait_share=number(summary.get("wait_share")),
         earlier_s=number(summary.get("earlier_seconds")) or 0.0,
         cases={name: int(count) for name, count in numbers(summary.get("cases")).items()},
-        time_to={dice: value for dice, value in sorted(time_to.items()) if math.isfinite(dice)},
         train=train,
         validations=validations,
         class_names=_class_names(plan, validations),
         accelerators=accelerators(summary),
         decisions=mapping(plan.get("decisions")),
-        augmentation=entries(plan.get("augmentation")),
         environment=environment,
         config=config,
         data={name: data[name] for name in ("source", "split") if name in data},
@@ -147,29 +135,15 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _wait_share(train: Sequence[TrainRecord]) -> float | None:
-    """The share over all lines: each counts by the seconds that its steps took."""
-    waited_s = trained_s = 0.0
-    for before, line in zip([0, *(line.step for line in train)], train, strict=False):
-        if line.samples_per_s and line.wait_share is not None:
-            seconds = (line.step - before) / line.samples_per_s
-            waited_s, trained_s = waited_s + line.wait_share * seconds, trained_s + seconds
-    return waited_s / trained_s if trained_s > 0 else None
-
-
 def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]:
     if not path.is_file():
         notes.append(f"{path.name} is missing" + (f": {why}." if why else "."))
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         notes.append(f"{path.name} cannot be read ({error}).")
         return {}
-    if not isinstance(value, dict):
-        notes.append(f"{path.name} does not hold a JSON object.")
-        return {}
-    return value
 
 
 def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
@@ -196,10 +170,8 @@ def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
             for index in indices[:MAX_EXAMPLES]:
                 fields = {name: arrays[f"{name}_{index}"] for name in _FIELDS if f"{name}_{index}" in arrays.files}
                 image, label, prediction = (fields.pop(name) for name in ("image", "label", "prediction"))
-                plane, colours = image.shape[:2], image.shape[2:]
-                if not image.size or colours not in ((), (3,)) or not plane == label.shape == prediction.shape:
-                    notes.append(f"examples.npz: example {index} is not three (H, W) arrays of one shape.")
-                    continue
+                if not image.shape[:2] == label.shape == prediction.shape:
+                    raise ValueError(f"example {index} is not three (H, W) arrays of one shape")
                 texts = {name: value.tolist() for name, value in fields.items()}
                 examples.append(
                     Example(
@@ -224,7 +196,7 @@ def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]
 
 
 _MAX_SAMPLES = 20_000
-"""Samples per rank in memory: five hours at one per second; of a longer run every second one, every fourth, ..."""
+"""Samples of a rank on the page: five hours at one per second; of a longer run every second one, every third, ..."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,13 +214,15 @@ def read_monitor(folder: Path, notes: list[str]) -> Machine | None:
     """The content of the run directory's monitor files; None if there are none. Unreadable lines become a note."""
     loaded: list[MonitorRecording] = []
     for rank, path in recordings(folder).items():
-        recording = MonitorRecording(path, rank, history=History(_MAX_SAMPLES, recent=0))
+        recording = MonitorRecording(path, rank, limit=None)
         recording.poll(is_last=True)
         if recording.damaged:
             lines = "1 line" if recording.damaged == 1 else f"{recording.damaged} lines"
             notes.append(f"{path.name}: {lines} cannot be read.")
         loaded.append(recording)
-    ranks = {recording.rank: tuple(recording.history.samples()) for recording in loaded if len(recording.history)}
+    ranks = {
+        each.rank: tuple(each.samples)[:: -(-len(each.samples) // _MAX_SAMPLES)] for each in loaded if each.samples
+    }
     if not ranks:
         return None
     remarks = dict.fromkeys(note for recording in loaded for note in recording.notes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.observe.values import entries, mapping
 from hasten.report import words
 from hasten.report.compare import step_seconds
 from hasten.report.figures import Line, color, line_chart
@@ -40,7 +39,6 @@ def run_sections(run: Run, id_: str, *, folded: bool = False) -> tuple[Section, 
         machine_section(run.machine, f"{id_}-machine"),
         _slices(run, id_),
         _accelerators(run, id_),
-        _augmentation(run, id_),
         _plan(run, id_, folded),
         _environment(run, id_),
         _config(run, id_),
@@ -120,13 +118,11 @@ def _validations(run: Run, id_: str, metric: str) -> Chart:
     lines.append(Line(x=times, y=[record.score for record in run.validations], color="--ink", width=2.4))
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
-    reached = [f"{words.threshold(score)} after {words.duration(time_s)}" for score, time_s in run.time_to.items()]
-    note = f"Mean {metric} first reached: {'; '.join(reached)}." if reached else ""
     if len(run.validations) == 1:
-        return Chart("", title, tuple(keys), f"{_so_far('validation')} {note}".strip())
+        return Chart("", title, tuple(keys), _so_far("validation"))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
     svg = line_chart(lines, id_prefix=f"{id_}-dice", describe=describe, level=run.target)
-    return Chart(svg, title, tuple(keys), note)
+    return Chart(svg, title, tuple(keys))
 
 
 def _time(run: Run, id_: str) -> Section:
@@ -149,17 +145,10 @@ def _time(run: Run, id_: str) -> Section:
     return Section(
         title,
         bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"Shares are of {words.duration(total)} in all. {_step_time(run)}".strip(),
+        note=f"Shares are of {words.duration(total)} in all.",
         warning=warning,
         id=section_id,
     )
-
-
-def _step_time(run: Run) -> str:
-    """What of the bar is the step time, of which the page gives the share that waited for data."""
-    if run.wait_share is None or not run.seconds.get("wait_for_data"):
-        return ""
-    return f"Train and wait for data make up the step time, of which waiting is {words.share(run.wait_share)}."
 
 
 def _slices(run: Run, id_: str) -> Section:
@@ -180,21 +169,6 @@ def _accelerators(run: Run, id_: str) -> Section:
         state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
         rows.append((name, state, _text(detail, "reason")))
     return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows), f"{id_}-accelerators")
-
-
-def _augmentation(run: Run, id_: str) -> Section | None:
-    steps = [mapping(entry) for entry in run.augmentation]
-    rows = tuple(
-        (
-            f"{number}. {_text(step, 'name')}",
-            "; ".join(map(str, entries(step.get("ops")))),
-            _text(step, "how"),
-            _text(step, "why"),
-        )
-        for number, step in enumerate(steps, 1)
-    )
-    columns = ("Step", "Operations", "Runs", "Why")
-    return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:

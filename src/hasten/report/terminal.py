@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-
 from hasten.report.model import Table
 
 
 def print_table(table: Table, *, title: str = "") -> None:
-    """Print the table with a space after the last row of each first cell. A narrow terminal wraps whole lines."""
-    drawn = RichTable(title=title or None, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for index, name in enumerate(table.columns):
-        justify = "right" if index in table.numeric else "left"
-        drawn.add_column(name.replace(" ", "\n", 1), justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
-    for row, following in zip(table.rows, (*table.rows[1:], ("",)), strict=True):
-        drawn.add_row(*row, end_section=0 not in table.numeric and row[0] != following[0])
-    console = Console()
-    Console(width=max(console.width, Console(width=10_000).measure(drawn).maximum)).print(drawn)
+    """Print the table below its title."""
+    print("\n".join([*([title, ""] if title else []), *aligned(table)]))
 
 
 def aligned(table: Table) -> list[str]:

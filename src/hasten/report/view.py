@@ -106,9 +106,10 @@ def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
     cases = {case.id: case for case in case_set.cases}
     for name in names:
         if name not in cases:
-            near = difflib.get_close_matches(name, cases, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {first_few(cases)}"
-            raise ValueError(f"{name}: is no case of {case_set.source}, which {run} was trained on; {hint}")
+            near = " or ".join(difflib.get_close_matches(name, cases, n=3, cutoff=0.0))
+            raise ValueError(
+                f"{name}: is no case of {case_set.source}, which {run} was trained on; did you mean {near}?"
+            )
     return [cases[name] for name in dict.fromkeys(names)]
 
 

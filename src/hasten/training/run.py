@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.cache.bus_error import bus_error_explained
 from hasten.checkpoint.custom_network import with_code
 from hasten.checkpoint.folder import Checkpoint, Checkpoints
 from hasten.checkpoint.recorded_split import split_record
@@ -174,7 +173,7 @@ def _train(
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
     conclude = partial(_conclude, out, loop, components, evaluator)
-    return run_loop(out, loop, conclude, mapped=components.arena.files)
+    return run_loop(out, loop, conclude)
 
 
 @contextmanager
@@ -189,16 +188,14 @@ def starting(out: Path, world: World, *, resume: bool) -> Iterator[None]:
         raise
 
 
-def run_loop(
-    out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]], *, mapped: Sequence[Path] = ()
-) -> dict[str, Any]:
-    """Train, and return the summary, which `conclude` makes. mapped: files that a read from memory may need.
+def run_loop(out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Train, and return the summary, which `conclude` makes.
 
     Raises ValueError where the directory can't be written to; Stopped, after saving, for an interrupted run.
     """
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
-        with bus_error_explained(mapped, command), loop.records.running() if loop.world.first else nullcontext():
+        with loop.records.running() if loop.world.first else nullcontext():
             loop.run()
             summary = conclude()
     except OSError as error:

@@ -12,17 +12,13 @@ class FakeNvml:
     """`count` GPUs. `refuse` maps a function's name to the error that it raises; `calls` counts what was asked."""
 
     NVMLError = pynvml.NVMLError
-    NVMLError_FunctionNotFound = pynvml.NVMLError_FunctionNotFound
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_GPM_METRICS_GET_VERSION = pynvml.NVML_GPM_METRICS_GET_VERSION
-    NVML_GPM_METRIC_ANY_TENSOR_UTIL = pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
-    c_nvmlGpmMetricsGet_t = pynvml.c_nvmlGpmMetricsGet_t
 
-    def __init__(self, count: int = 1, *, gpm: bool = True) -> None:
-        self.count, self.gpm = count, gpm
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
         self.refuse: dict[str, Exception] = {}
         self.calls: dict[str, int] = {}
-        self.reasons, self.tensor, self.is_open, self.freed = 0x05, 37.5, 0, 0
+        self.reasons, self.is_open = 0x05, 0
 
     def _ask(self, name: str) -> None:
         self.calls[name] = self.calls.get(name, 0) + 1
@@ -44,7 +40,8 @@ class FakeNvml:
         return self.count
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        assert 0 <= index < self.count
+        if not 0 <= index < self.count:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return f"handle-{index}"
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:
@@ -80,33 +77,9 @@ class FakeNvml:
         self._ask("nvmlDeviceGetTemperature")
         return 61
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
-        self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        return self.reasons
-
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
         self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return self.reasons
-
-    def nvmlGpmQueryDeviceSupport(self, handle: str) -> Any:
-        self._ask("nvmlGpmQueryDeviceSupport")
-        return SimpleNamespace(isSupportedDevice=int(self.gpm))
-
-    def nvmlGpmSampleAlloc(self) -> Any:
-        self._ask("nvmlGpmSampleAlloc")
-        return pynvml.c_nvmlGpmSample_t()
-
-    def nvmlGpmSampleGet(self, handle: str, sample: Any) -> None:
-        self._ask("nvmlGpmSampleGet")
-
-    def nvmlGpmSampleFree(self, sample: Any) -> None:
-        self.freed += 1
-
-    def nvmlGpmMetricsGet(self, asked: Any) -> Any:
-        self._ask("nvmlGpmMetricsGet")
-        assert (asked.version, asked.numMetrics, asked.metrics[0].metricId) == (1, 1, 5)
-        asked.metrics[0].nvmlReturn, asked.metrics[0].value = 0, self.tensor
-        return asked
 
 
 def nvml_error(code: int) -> Exception:

@@ -1,4 +1,4 @@
-"""Samples as rows and records, and back."""
+"""Samples as records, and back."""
 
 from __future__ import annotations
 
@@ -9,43 +9,32 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.observe.monitor.sample import COLUMNS, Gpu, Host, Sample, from_record, rows_of, to_record
+from hasten.observe.monitor.sample import Gpu, Host, Sample, from_record, to_record
 
 FULL = Gpu(
-    index=1, util=93.0, used=2048.0, total=81920.0, tensor=41.2, power_w=402.5, sm_mhz=1980.0, mem_mhz=2619.0,
-    temperature_c=61.0, throttle=("power_cap", "sw_thermal"),
-)  # fmt: skip
+    index=1,
+    util=93.0,
+    used=2048.0,
+    total=81920.0,
+    power_w=402.5,
+    sm_mhz=1980.0,
+    mem_mhz=2619.0,
+    temperature_c=61.0,
+    throttle=("power_cap", "sw_thermal"),
+)
 HOST = Host(
-    cpu=85.5, own_cores=1.75, ram_used=6000.5, ram_total=24105.6, rss=2100.0, disk_read=123456789.0, disk_write=0.0,
-    net_in=5.0, net_out=6.0, load=1.25,
-)  # fmt: skip
-
-
-def test_the_classic_columns_come_first() -> None:
-    assert COLUMNS[:5] == ("time", "gpu_util", "used", "total", "ratio")
-    assert len(set(COLUMNS)) == len(COLUMNS)
-
-
-def test_a_row_for_each_gpu() -> None:
-    rows = rows_of(Sample(time=12.3456789, step=70, step_s=0.25, host=HOST, gpus=(FULL, Gpu(index=2))))
-    assert [row["gpu"] for row in rows] == ["1", "2"]
-    assert set(rows[0]) <= set(COLUMNS)
-    classic = ("time", "gpu_util", "used", "total", "ratio", "throttle", "cpu", "disk_read")
-    assert [rows[0][name] for name in classic] == [
-        "12.3457", "93", "2048", "81920", "0.025", "power_cap+sw_thermal", "85.5", "123456789"
-    ]  # fmt: skip
-    assert [rows[1][name] for name in classic] == ["12.3457", "", "", "", "", "", "85.5", "123456789"]
-
-
-def test_without_a_gpu_one_row_of_the_host() -> None:
-    (row,) = rows_of(Sample(time=1.0, host=HOST))
-    assert [row.get(name, "") for name in COLUMNS[:6]] == ["1", "", "", "", "", ""]
-    assert row["ram_total"] == "24105.6"
+    cpu=85.5,
+    own_cores=1.75,
+    ram_used=6000.5,
+    ram_total=24105.6,
+    rss=2100.0,
+    load=1.25,
+)
 
 
 def test_a_record_gives_the_sample_back() -> None:
     for sample in (
-        Sample(time=12.345, step=70, step_s=0.25, work_s=0.125, host=HOST, gpus=(FULL, Gpu(index=3))),
+        Sample(time=12.345, step=70, step_s=0.25, host=HOST, gpus=(FULL, Gpu(index=3))),
         Sample(time=0.0),
     ):
         assert from_record(json.loads(json.dumps(to_record(sample), allow_nan=False))) == sample
@@ -63,5 +52,4 @@ def test_whatever_a_file_holds_is_a_sample_or_none(record: dict[str, Any]) -> No
     sample = from_record(record)
     if sample is not None:
         assert math.isfinite(sample.time)
-        rows_of(sample)
         json.dumps(to_record(sample), allow_nan=False)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hasten.observe.monitor.watch import ENDING_S, SILENT_METRICS_S, SILENT_S, Watch, frame
+from hasten.observe.monitor.watch import SILENT_METRICS_S, SILENT_S, Watch, frame
 from tests.observe.monitor.series import series, start, write
 
 NOW = 1_700_000_000.0
@@ -103,17 +103,6 @@ def test_it_goes_on_with_what_is_new(run: Path) -> None:
     assert view.time_s == 110
 
 
-def test_a_run_that_was_resumed_begins_where_it_was_saved(run: Path) -> None:
-    following = watch(run)
-    following.poll()
-    kept = [train(step) for step in range(10, 51, 10)]
-    (run / "new").write_text("".join(json.dumps(line) + "\n" for line in [*kept, validation(50, 0.8)]))
-    (run / "new").replace(run / "metrics.jsonl")
-    age(run, 0)
-    view = following.poll()
-    assert (view.score, view.loss) == (0.8, 0.02)
-
-
 def test_a_run_that_was_killed(run: Path) -> None:
     age(run, SILENT_S - 1)
     assert watch(run).poll().state == "running"
@@ -157,15 +146,6 @@ def test_a_run_that_is_over(run: Path) -> None:
     assert "hippo  target reached" in shown(run)
 
 
-def test_a_run_that_ended_without_a_summary(run: Path) -> None:
-    write(run / "monitor.jsonl", [], after=[{"kind": "stop"}])
-    age(run, ENDING_S - 1)
-    assert watch(run).poll().state == "running"
-    age(run, ENDING_S + 1)
-    assert watch(run).poll().is_over
-    assert "ended without a summary" in shown(run)
-
-
 @pytest.mark.parametrize("names", [(), ("checkpoints",), ("run.yaml", "plan.json", "checkpoints")])
 def test_a_run_that_has_not_begun(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
@@ -198,8 +178,6 @@ def test_a_damaged_or_missing_file_leaves_the_rest(run: Path, name: str, content
     text = shown(run)
     assert "running" in text
     assert "step " in text
-    if name.endswith("jsonl") and content in (b"[1, 2]\n", b"\xff\xfe\x00\n"):
-        assert "1 line could not be read" in text
 
 
 def test_ranks_and_alerts_and_notes(run: Path) -> None:
@@ -216,22 +194,3 @@ def test_ranks_and_alerts_and_notes(run: Path) -> None:
     text = shown(run)
     assert "! Rank 1 takes 600 ms a step and the others 300 ms" in text
     assert text.count("the same note") == 1
-
-
-def test_markup_in_names_is_text(tmp_path: Path) -> None:
-    folder = tmp_path / "[red]run"
-    folder.mkdir()
-    write(folder / "monitor.jsonl", series(5), before=[start(), {"kind": "note", "text": "[bold]x[/bold]"}])
-    age(folder, 1)
-    text = shown(folder)
-    assert "[red]run" in text
-    assert "[bold]x[/bold]" in text
-
-
-def test_a_run_that_goes_by_iou_is_shown_by_it(run: Path) -> None:
-    (run / "run.yaml").write_text("train:\n  steps: 400\n  metric: iou\n  target: 0.7\n")
-    lines(run, validation(150, 0.9) | {"iou": 0.6}, validation(200, 0.8) | {"iou": 0.65})
-    age(run, 1)
-    view = watch(run).poll()
-    assert (view.metric, view.score, view.best, view.best_step) == ("IoU", 0.65, 0.65, 200)
-    assert "IoU 0.6500 (best 0.6500 at step 200, target 0.7000)" in shown(run)

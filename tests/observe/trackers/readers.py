@@ -23,32 +23,18 @@ class Held:
     """Of the tracker's runs that this run's records are in."""
 
 
-def read_jsonl(run: Path) -> Held:
-    held = Held()
-    for line in map(json.loads, (run / "tracking.jsonl").read_text().splitlines()):
-        if line["name"].startswith("summary/"):
-            held.summary[line["name"].removeprefix("summary/")] = line["value"]
-        else:
-            assert line["time"] > 1e9
-            held.points[line["name"]].append((line["step"], line["value"]))
-    return held
-
-
 def read_tensorboard(run: Path) -> Held:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import metadata
 
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     held = Held()
     for tag in events.Tags()["scalars"]:
         held.points[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
-    start = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    for name, value in metadata.parse_session_start_info_plugin_data(start).hparams.items():
-        held.config[name] = getattr(value, value.WhichOneof("kind"))
-    if "summary/text_summary" in events.Tags()["tensors"]:
-        text = events.Tensors("summary/text_summary")[-1].tensor_proto.string_val[0].decode()
-        rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
-        held.summary.update({name: _typed(value) for name, value in rows})
+    for name, into in (("config", held.config), ("summary", held.summary)):
+        if f"{name}/text_summary" in events.Tags()["tensors"]:
+            text = events.Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0].decode()
+            rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+            into.update({key: _typed(value) for key, value in rows})
     return held
 
 
@@ -140,7 +126,6 @@ def _typed(text: str) -> Any:
 
 
 READERS = {
-    "jsonl": read_jsonl,
     "tensorboard": read_tensorboard,
     "mlflow": read_mlflow,
     "wandb": read_wandb,

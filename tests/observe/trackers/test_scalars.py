@@ -5,27 +5,26 @@ import posixpath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.observe.trackers.base import Scalar, flat_config, flat_summary, is_sample, scalars_of
+from hasten.observe.trackers.base import Scalar, flat_config, flat_summary, scalars_of
 
 
 def test_a_record_is_named_by_its_kind_and_keys() -> None:
     record = {
-        "kind": "validation", "step": 7, "time_s": 3.0, "dice": 0.5, "dice_per_class": {"a": 0.25, "b/c": 1},
-        "passed": True, "note": "x", "nothing": None, "nan": float("nan"), "inf": float("inf"),
-    }  # fmt: skip
+        "kind": "validation",
+        "step": 7,
+        "time_s": 3.0,
+        "dice": 0.5,
+        "dice_per_class": {"a": 0.25, "b/c": 1},
+        "passed": True,
+        "note": "x",
+        "nothing": None,
+        "nan": float("nan"),
+        "inf": float("inf"),
+    }
     assert scalars_of(record, step=3, time=11.5) == [
         Scalar("validation/dice", 0.5, 7, 11.5),
         Scalar("validation/dice_per_class/a", 0.25, 7, 11.5),
         Scalar("validation/dice_per_class/b_c", 1.0, 7, 11.5),
-    ]
-
-
-def test_a_sample_of_the_monitor_goes_by_the_index_of_each_gpu_and_the_step_of_its_time() -> None:
-    sample = {"kind": "sample", "time": 1.5, "host": {"cpu": 3.0}, "gpus": [{"index": 4, "util": 9, "throttle": []}]}
-    assert is_sample(sample)
-    assert scalars_of(sample, step=3, time=11.5) == [
-        Scalar("monitor/host/cpu", 3.0, 3, 11.5),
-        Scalar("monitor/gpus/4/util", 9.0, 3, 11.5),
     ]
 
 

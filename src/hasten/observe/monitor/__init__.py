@@ -3,6 +3,6 @@
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.live import Monitor
 from hasten.observe.monitor.recording import MonitorRecording, recordings
-from hasten.observe.monitor.sample import COLUMNS, Gpu, Host, Sample
+from hasten.observe.monitor.sample import Gpu, Host, Sample
 
-__all__ = ["COLUMNS", "Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "recordings"]
+__all__ = ["Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "recordings"]

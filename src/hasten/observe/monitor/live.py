@@ -12,23 +12,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from hasten.observe.monitor.alerts import Alert, alerts_of
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name
-from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
-from hasten.observe.rundir import append_jsonl, append_text
+from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, rank_name
+from hasten.observe.monitor.sample import Sample, to_record
+from hasten.observe.rundir import append_jsonl
 
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 30.0
 """Seconds between checks for alerts."""
-SAMPLE_COST = 0.002
-"""Processor seconds that a sample may take; where it takes more, samples are taken as much less often."""
-MOST_STRETCH = 10.0
 PACE_STEPS = 10
 """Minimum number of steps over which step time is averaged: a step rarely ends with a sample."""
 
@@ -36,9 +32,8 @@ PACE_STEPS = 10
 class Monitor:
     """Samples GPUs, host and pace every `every` seconds from `start` to `stop`, or inside a `with` block.
 
-    folder: the run directory; rank 0 writes monitor.csv and monitor.jsonl there, rank 1 monitor-rank1.csv and so on.
-    steps: gives the number of finished steps, is called by the thread. worked: gives the seconds that this rank has
-    worked without waiting for other ranks; ranks in lock-step are distinguished by nothing else.
+    folder: the run directory; rank 0 writes monitor.jsonl there, rank 1 monitor-rank1.jsonl and so on.
+    steps: gives the number of finished steps, is called by the thread.
     offset_s: the run's age in seconds at `start`, or a function that gives it then.
     rank, world_size: default $RANK and $WORLD_SIZE. gpus: as GpuProbe takes them; () records the host alone.
     tell: receives one line for whatever a person should know, each once; the log by default. send: receives the record
@@ -52,7 +47,6 @@ class Monitor:
         *,
         every: float = 1.0,
         steps: Callable[[], int] | None = None,
-        worked: Callable[[], float] | None = None,
         offset_s: float | Callable[[], float] = 0.0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -75,18 +69,15 @@ class Monitor:
         self.num_samples = 0
         self.cpu_seconds = 0.0
         """Processor time that the sampling took so far."""
-        self._steps, self._worked, self._offset = steps, worked, offset_s
+        self._steps, self._offset = steps, offset_s
         self._clock, self._cpu_clock, self._tell, self._send = clock, cpu_clock, tell, send
         self._make_host, self._make_gpu = host, gpu if gpu is not None else (lambda: GpuProbe(gpus))
         self._host: HostProbe | None = None
         self._gpu: GpuProbe | None = None
-        self._csv = folder / rank_name(MONITOR_CSV, self.rank)
         self._jsonl = folder / rank_name(MONITOR_JSONL, self.rank)
-        self._columns: tuple[str, ...] | None = None
-        self._history = History(800, recent=300)
+        self._recent: deque[Sample] = deque(maxlen=RECENT)
         self._reported: set[str] = set()
-        self._costs: deque[float] = deque(maxlen=9)
-        self._marks: deque[tuple[int, float, float]] = deque()
+        self._marks: deque[tuple[int, float]] = deque()
         self._has_stepped = False
         self._began = self._checked = 0.0
         self._ended = threading.Event()
@@ -130,32 +121,30 @@ class Monitor:
         assert self._gpu is not None
         now = self._time()
         gpus = self._gpu.read()
-        step, step_s, work_s = self._pace(now)
-        sample = Sample(time=now, step=step, step_s=step_s, work_s=work_s, host=self._host.read(), gpus=gpus)
-        self._write(sample)
+        step, step_s = self._pace(now)
+        sample = Sample(time=now, step=step, step_s=step_s, host=self._host.read(), gpus=gpus)
+        record = to_record(sample)
+        self._write(record)
+        if self._send is not None:
+            self._send(record)
         if self._gpu.note != self.note:
             self.note = self._gpu.note
             self._say_once(self.note)
         # The first has no rates: what a machine did before the run began is not known.
         if not first:
-            self._history.add(sample)
+            self._recent.append(sample)
         self.num_samples += 1
         return sample
 
     def check(self) -> list[Alert]:
         """Check this rank's samples so far for alerts; report the new ones."""
-        alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
+        alerts = alerts_of(self._recent, rank=self.rank, world_size=self.world_size)
         known = {(alert.kind, alert.subject) for alert in self.alerts}
         new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
         self.alerts += new
         for alert in new:
             self._say(alert.text)
         return new
-
-    def period(self) -> float:
-        """Seconds to the next sample: `every`, or more where samples cost more than `SAMPLE_COST`."""
-        cost = median(self._costs) if self._costs else 0.0
-        return self.every * min(MOST_STRETCH, max(1.0, cost / SAMPLE_COST))
 
     def _run(self) -> None:
         due = self._clock()
@@ -169,14 +158,11 @@ class Monitor:
                     self.check()
             except Exception as error:  # whatever it is, the run is worth more than its monitor
                 self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run continues")
-            spent = self._cpu_clock() - before
-            self.cpu_seconds += spent
-            if self.num_samples > 1:  # the first wakes the driver up
-                self._costs.append(spent)
+            self.cpu_seconds += self._cpu_clock() - before
             if is_last:
                 break
             # A late sample delays the next one, rather than being followed by several in a row.
-            due = max(due + self.period(), self._clock())
+            due = max(due + self.every, self._clock())
             self._ended.wait(max(0.0, due - self._clock()))
         self._close()
 
@@ -202,59 +188,36 @@ class Monitor:
             if self._gpu is not None:
                 self._gpu.close()
 
-    def _pace(self, now: float) -> tuple[int | None, float | None, float | None]:
+    def _pace(self, now: float) -> tuple[int | None, float | None]:
         """Steps done, and the seconds of each of those that are new."""
         if self._steps is None:
-            return None, None, None
+            return None, None
         step = int(self._steps())
-        worked = float(self._worked()) if self._worked is not None else 0.0
         if self._marks and step == self._marks[-1][0]:
-            return step, None, None
+            return step, None
         has_stepped = bool(self._marks) and step > self._marks[-1][0]
         if not (has_stepped and self._has_stepped):  # what lies before the first step is not its time
-            self._marks, self._has_stepped = deque([(step, now, worked)]), has_stepped
-            return step, None, None
-        self._marks.append((step, now, worked))
+            self._marks, self._has_stepped = deque([(step, now)]), has_stepped
+            return step, None
+        self._marks.append((step, now))
         while step - self._marks[1][0] >= PACE_STEPS:
             self._marks.popleft()
-        before, since, earlier = self._marks[0]
-        num_steps = step - before
-        return step, (now - since) / num_steps, (worked - earlier) / num_steps if self._worked is not None else None
-
-    def _write(self, sample: Sample) -> None:
-        try:
-            if self._columns is None:
-                # A file of another version keeps its columns.
-                with self._csv.open("a+", encoding="utf-8", errors="replace") as file:
-                    file.seek(0)
-                    columns = tuple(file.readline(10_000).rstrip().split(","))
-                self._columns = columns if columns[: len(CLASSIC)] == CLASSIC else COLUMNS
-            names = self._columns
-            text = "".join(",".join(row.get(name, "") for name in names) + "\n" for row in rows_of(sample))
-            append_text(self._csv, text, header=f"{','.join(names)}\n")
-        except OSError as error:
-            self._cannot_write(error)
-        record = to_record(sample)
-        self._write_record(record)
-        if self._send is not None:
-            self._send(record)
+        before, since = self._marks[0]
+        return step, (now - since) / (step - before)
 
     def _record(self, kind: str, **fields: Any) -> None:
-        self._write_record({"kind": kind, "time": round(self._time(), 3), **fields})
+        self._write({"kind": kind, "time": round(self._time(), 3), **fields})
 
-    def _write_record(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any]) -> None:
         try:
             append_jsonl(self._jsonl, record)
         except OSError as error:
-            self._cannot_write(error)
-
-    def _cannot_write(self, error: OSError) -> None:
-        if "unwritable" not in self._reported:
-            self._reported.add("unwritable")
-            self._say(
-                f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
-                "and samples are lost until there is room again"
-            )
+            if "unwritable" not in self._reported:
+                self._reported.add("unwritable")
+                self._say(
+                    f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
+                    "and samples are lost until there is room again"
+                )
 
     def _say_once(self, text: str) -> None:
         """Print a message and write it to the file, the first time only."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from hasten.observe.monitor.sample import Sample, from_record
 from hasten.observe.values import number
 
-MONITOR_CSV = "monitor.csv"
 MONITOR_JSONL = "monitor.jsonl"
+RECENT = 1800
+"""Samples that a live view and the alerts of a running monitor look at: half an hour, where there is one a second."""
 _RANK = re.compile(r"monitor(?:-rank(\d{1,6}))?\.jsonl")
 
 
 def rank_name(name: str, rank: int) -> str:
-    """The file's name for a rank: monitor.csv, monitor-rank1.csv."""
+    """The file's name for a rank: monitor.jsonl, monitor-rank1.jsonl."""
     stem, _, suffix = name.rpartition(".")
     return name if rank == 0 else f"{stem}-rank{rank}.{suffix}"
 
@@ -75,45 +77,13 @@ def _json(line: bytes) -> Any:
         return None
 
 
-class History:
-    """Keeps at most about `limit` samples: the last `recent` as they came, of those before every second, fourth, ..."""
-
-    def __init__(self, limit: int = 1200, recent: int = 600) -> None:
-        assert 0 <= recent < limit
-        self._limit, self._recent = limit, recent
-        self._old: list[Sample] = []
-        self._new: list[Sample] = []
-        self._stride, self._passed = 1, 0
-
-    def __len__(self) -> int:
-        return len(self._old) + len(self._new)
-
-    def add(self, sample: Sample) -> None:
-        """Add a sample; those at its time or later are of a process that was killed after its last checkpoint."""
-        while self._new and self._new[-1].time >= sample.time:
-            self._new.pop()
-        while not self._new and self._old and self._old[-1].time >= sample.time:
-            self._old.pop()
-        self._new.append(sample)
-        if len(self._new) > max(1, self._recent):
-            first = self._new.pop(0)
-            if self._passed % self._stride == 0:
-                self._old.append(first)
-            self._passed += 1
-        if len(self) > self._limit:
-            self._old = self._old[::2]
-            self._stride *= 2
-
-    def samples(self) -> list[Sample]:
-        return self._old + self._new
-
-
 class MonitorRecording:
     """One rank's monitor.jsonl."""
 
-    def __init__(self, path: Path, rank: int = 0, *, history: History | None = None) -> None:
+    def __init__(self, path: Path, rank: int = 0, *, limit: int | None = RECENT) -> None:
+        """limit: samples that are kept, the last; None keeps all."""
         self.rank, self.path = rank, path
-        self.history = history if history is not None else History()
+        self.samples: deque[Sample] = deque(maxlen=limit)
         self.notes: list[str] = []
         """The monitor's notes on itself: no driver, a lost GPU."""
         self.is_open = False
@@ -140,7 +110,10 @@ class MonitorRecording:
             if sample is None:
                 self._unusable += 1
             else:
-                self.history.add(sample)
+                # A process that was killed after its last checkpoint is followed by one that goes back.
+                while self.samples and self.samples[-1].time >= sample.time:
+                    self.samples.pop()
+                self.samples.append(sample)
         elif kind == "start":
             self.processes, self.is_open = self.processes + 1, True
             every = number(record.get("every")) or 0.0

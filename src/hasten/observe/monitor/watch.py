@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -127,7 +127,7 @@ class Watch:
             best_step=integer(best[1].get("step")),
             left_s=left_s if state == "running" else None,
             ranks=samples,
-            alerts=tuple(self._alerts(is_live=state == "running")),
+            alerts=tuple(self._alerts()),
             notes=tuple(self._notes()),
         )
 
@@ -166,16 +166,12 @@ class Watch:
             return "running", None
         return ("ended", age) if is_open and not any(is_open) else ("silent", age)
 
-    def _alerts(self, *, is_live: bool) -> list[Alert]:
-        ranks = {rank: recording.history.samples() for rank, recording in self._recordings.items()}
-        return alerts_of_ranks(ranks, live=is_live)
+    def _alerts(self) -> list[Alert]:
+        ranks = {rank: recording.samples for rank, recording in self._recordings.items()}
+        return alerts_of_ranks(ranks)
 
     def _notes(self) -> list[str]:
-        notes = list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))
-        damaged = self._metrics.damaged + sum(recording.damaged for recording in self._recordings.values())
-        if damaged:
-            notes.append(f"{damaged} line{'s' if damaged > 1 else ''} could not be read")
-        return notes
+        return list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))
 
     def _steps(self, summary: dict[str, Any], samples: dict[int, Sample]) -> int | None:
         recorded = [sample.step for sample in samples.values() if sample.step is not None]
@@ -208,7 +204,7 @@ class Watch:
 
 def _latest(recording: MonitorRecording) -> Sample | None:
     """The last sample, with the pace of the last one that had any."""
-    samples = recording.history.samples()
+    samples = list(recording.samples)
     if not samples:
         return None
     return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
@@ -224,7 +220,7 @@ def _modified_s(path: Path) -> float:
 _STATES = {
     "waiting": ("nothing written yet", "cyan"),
     "running": ("running", "green"),
-    "silent": ("no news", "red"),
+    "silent": ("silent", "red"),
     "ended": ("ended without a summary", "red"),
     "finished": ("finished", "green"),
     "target_reached": ("target reached", "green"),
@@ -235,8 +231,9 @@ _STATES = {
 
 def frame(view: View) -> RenderableType:
     """Everything that is known, most important first; what is not known is left out."""
-    parts: list[RenderableType] = [_title(view)]
-    parts += [Text(line) for line in (_progress(view), _score(view), _speed(view)) if line]
+    lines = ["".join(_progress(view))]
+    lines += ["  ".join(part for part in parts if part) for parts in (_scores(view), _speeds(view))]
+    parts: list[RenderableType] = [_title(view), *(Text(line) for line in lines if line)]
     if view.ranks:
         parts += [_ranks(view.ranks), Text(_host(view.ranks[min(view.ranks)].host))]
     parts += [Text(f"! {text}", style="yellow") for text in sentences(view.alerts)]
@@ -247,48 +244,44 @@ def frame(view: View) -> RenderableType:
 def _title(view: View) -> Text:
     words, color = _STATES.get(view.state, (view.state, "yellow"))
     if view.silent_s is not None:
-        news = f"no news for {duration(view.silent_s)}"
-        words = news if view.state == "silent" else f"{words}, {news}"
+        words += f", no news for {duration(view.silent_s)}"
     title = Text.assemble((printable(view.name), "bold"), "  ", (words, color))
-    if view.time_s is not None:
-        title.append(f"  {duration(view.time_s)}")
+    title.append(_text(view.time_s, "  {}", duration))
     if view.state == "silent":
         folder = printable(quote(str(view.folder)))
         title.append(f"\nkilled or stuck; if killed, resume with: hasten train --resume --out {folder}")
     return title
 
 
-def _progress(view: View) -> str:
-    if view.steps is None:
-        return ""
-    share = f"/{view.total} ({100 * view.steps / view.total:.0f}%)" if view.total else ""
-    remaining = f", {duration(view.left_s)} left at this pace" if view.left_s is not None else ""
-    return f"step {view.steps}{share}{remaining}"
+def _progress(view: View) -> Iterator[str]:
+    if view.steps is not None:
+        yield f"step {view.steps}"
+        yield f"/{view.total} ({100 * view.steps / view.total:.0f}%)" if view.total else ""
+        yield _text(view.left_s, ", {} left at this pace", duration)
 
 
-def _score(view: View) -> str:
-    parts = [f"loss {view.loss:.4f}"] if view.loss is not None else []
+def _scores(view: View) -> Iterator[str]:
+    yield _text(view.loss, "loss {:.4f}")
     if view.score is not None and view.best is not None:
-        at = f" at step {view.best_step}" if view.best_step is not None else ""
-        goal = f", target {view.target:.4f}" if view.target is not None else ""
-        parts.append(f"{view.metric} {view.score:.4f} (best {view.best:.4f}{at}{goal})")
-    return "  ".join(parts)
+        about = f"best {view.best:.4f}{_text(view.best_step, ' at step {}')}{_text(view.target, ', target {:.4f}')}"
+        yield f"{view.metric} {view.score:.4f} ({about})"
 
 
-def _speed(view: View) -> str:
-    parts = [f"{view.samples_per_s:.1f} samples/s"] if view.samples_per_s is not None else []
-    if view.wait_share is not None:
-        parts.append(f"waiting for data {100 * view.wait_share:.1f}%")
-    return "  ".join(parts)
+def _speeds(view: View) -> Iterator[str]:
+    yield _text(view.samples_per_s, "{:.1f} samples/s")
+    yield _text(view.wait_share, "waiting for data {:.1%}")
 
 
 def _ranks(ranks: dict[int, Sample]) -> Table:
     """One row for each rank and GPU; columns that nobody fills are left out."""
     rows: list[dict[str, str]] = []
     for rank, sample in ranks.items():
-        rss = None if sample.host.rss is None else sample.host.rss / 1024
-        first = {"rank": str(rank), "step": _text(sample.step, "d"), "a step": _step(sample.step_s)}
-        first["memory (RSS)"] = _text(rss, ".2f", " GiB")
+        first = {
+            "rank": str(rank),
+            "step": _text(sample.step, "{}"),
+            "a step": _text(sample.step_s, "{:.0f} ms", lambda seconds: 1000 * seconds),
+            "memory (RSS)": _text(sample.host.rss, "{:.2f} GiB", _gib),
+        }
         gpus = [_gpu(gpu) for gpu in sample.gpus] or [{}]
         rows += [{**first, **gpus[0]}, *({"rank": str(rank), **gpu} for gpu in gpus[1:])]
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -301,38 +294,29 @@ def _ranks(ranks: dict[int, Sample]) -> Table:
 
 
 def _gpu(gpu: Gpu) -> dict[str, str]:
-    memory = f"{gpu.used / 1024:.1f}/{gpu.total / 1024:.0f} GiB" if gpu.used is not None and gpu.total else ""
     return {
         "GPU": str(gpu.index),
-        "busy": _text(gpu.util, ".0f", "%"),
-        "tensor": _text(gpu.tensor, ".0f", "%"),
-        "GPU memory": memory,
-        "power": _text(gpu.power_w, ".0f", " W"),
-        "clock": _text(gpu.sm_mhz, ".0f", " MHz"),
-        "heat": _text(gpu.temperature_c, ".0f", " °C"),
+        "busy": _text(gpu.util, "{:.0f}%"),
+        "GPU memory": _text(gpu.used, "{:.1f}", _gib) + _text(gpu.total, "/{:.0f} GiB", _gib),
+        "power": _text(gpu.power_w, "{:.0f} W"),
+        "clock": _text(gpu.sm_mhz, "{:.0f} MHz"),
+        "heat": _text(gpu.temperature_c, "{:.0f} °C"),
         "throttled": ", ".join(gpu.throttle or ()),
     }
 
 
 def _host(host: Host) -> str:
-    parts = []
-    if host.cpu is not None:
-        own_cores = f" ({host.own_cores:.1f} cores by this process)" if host.own_cores is not None else ""
-        parts.append(f"CPU {host.cpu:.0f}%{own_cores}")
-    if host.ram_used is not None and host.ram_total:
-        parts.append(f"RAM {host.ram_used / 1024:.1f} of {host.ram_total / 1024:.1f} GiB")
-    rates = (("disk", host.disk_read, host.disk_write), ("network", host.net_in, host.net_out))
-    for name, inward, outward in rates:
-        if inward is not None and outward is not None:
-            parts.append(f"{name} {inward / 1e6:.1f} in, {outward / 1e6:.1f} out MB/s")
-    return "  ".join(parts)
+    parts = (
+        _text(host.cpu, "CPU {:.0f}%") + _text(host.own_cores, " ({:.1f} cores by this process)"),
+        _text(host.ram_used, "RAM {:.1f}", _gib) + _text(host.ram_total, " of {:.1f} GiB", _gib),
+    )
+    return "  ".join(filter(None, parts))
 
 
-def _step(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.2f} s"
+def _gib(mib: float) -> float:
+    return mib / 1024
 
 
-def _text(value: float | None, form: str, unit: str = "") -> str:
-    return "" if value is None else f"{value:{form}}{unit}"
+def _text(value: float | None, form: str, convert: Callable[[float], object] = lambda value: value) -> str:
+    """The value in the form; nothing where it is not known."""
+    return "" if value is None else form.format(convert(value))

@@ -97,11 +97,6 @@ _UNTRACKED = ("accelerators", "environment")
 """Parts of the summary that are no results; they are in plan.json and env.json."""
 
 
-def is_sample(record: Mapping[str, Any]) -> bool:
-    """Whether a record is one of the monitor's many, of which some may be left out."""
-    return record.get("kind") in ("sample", "monitor")
-
-
 def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Scalar]:
     """The finite numbers of a record of metrics.jsonl or the monitor; texts and flags are left out.
 

@@ -9,20 +9,8 @@ from typing import Any
 
 from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
-_SETTINGS = {
-    "silent": True,
-    "console": "off",
-    "disable_git": True,
-    "save_code": False,
-    "login_timeout": 20.0,
-    # Another W&B run of the user in the same process continues.
-    "reinit": "create_new",
-    # Hasten's monitor records these.
-    "x_disable_stats": True,
-    "x_disable_meta": True,
-    "x_save_requirements": False,
-}
-"""Settings for quiet runs that collect nothing but the records."""
+_SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code": False, "reinit": "create_new"}
+"""Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
 
 
 class WandbRun:
@@ -35,18 +23,15 @@ class WandbRun:
 
         saved_id = run.ids.get("wandb").get("id")
         run_id = saved_id or secrets.token_hex(4)
-        # Names of settings come and go with its versions.
-        settings = {name: value for name, value in _SETTINGS.items() if name in wandb.Settings.model_fields}
-        mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run: Any = wandb.init(
-            mode=mode,
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             dir=os.environ.get("WANDB_DIR") or str(run.folder),
             project=os.environ.get("WANDB_PROJECT", run.project),
             name=run.run_name,
             id=run_id,
             resume="allow" if saved_id else None,
             config=dict(run.config),
-            settings=wandb.Settings(**settings),
+            settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),
         )
         run.ids.put("wandb", {"id": run_id})
         # W&B's own steps must not decrease, and an asynchronous validation comes late.

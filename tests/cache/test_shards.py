@@ -1,10 +1,9 @@
-"""Sets are lists of cases that lie in shards: what changes is prepared, and nothing else."""
+"""Cases lie in shards, whatever set they were prepared for: what changes is prepared, and nothing else."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,23 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hasten.cache.build as build
-import hasten.cache.homes as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena, is_prepared
 from hasten.cache.checked import read_checked, write_checked
-from hasten.cache.file import open_arena
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
 from tests.cache.sets import SPEC, assert_same_cases, write_case_set
-from tests.cache.test_publish import FILL, process
 
 SHAPES = [(2, 3, 4), (5, 1, 2), (3, 3, 3), (4, 2, 5), (1, 4, 4), (2, 2, 2)]
 
@@ -123,13 +118,6 @@ def test_a_changed_case_is_prepared_alone(
     assert_same_cases(arena, rebuilt(six, cache))
 
 
-def test_ticks_count_what_the_cache_had(six: CaseSet, cache: CacheConfig) -> None:
-    get_arena(some(six, 0, 1, 2, 3), SPEC, cache)
-    ticks: list[tuple[int, int]] = []
-    get_arena(six, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
-    assert ticks == [(5, 6), (6, 6)]
-
-
 def test_a_set_larger_than_a_shard_is_several(
     six: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,31 +148,6 @@ def test_every_home_holds_the_cases_of_three_shards(three_shards: CaseSet, cache
     assert len(shards_in(cache)) == 3
     assert_same_cases(arena, rebuilt(three_shards, cache))
     assert_same_cases(arena.to("cpu", home="ram"), arena)
-
-
-def test_three_shards_lie_in_mixed_homes(
-    three_shards: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = rebuilt(three_shards, cache)
-    locked: list[int] = []
-    monkeypatch.setattr("hasten.cache.file.lock_pages", lambda address, size: locked.append(size) or True)
-    monkeypatch.setattr(homes, "available_memory", lambda: 2 * sum(sorted(whole.case_bytes)[:3]))
-    arena = get_arena(three_shards, SPEC, replace(cache, home="auto"))
-    assert_same_cases(arena, whole)
-    assert arena.pages is not None
-    assert sum(locked) == sum(size for case, size in enumerate(whole.case_bytes) if case not in arena.pages.cases)
-
-
-def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache: CacheConfig) -> None:
-    whole = rebuilt(three_shards, cache)
-    cases = build._complete(build._query(three_shards, SPEC, cache, None), SPEC, cache.max_points, None, None)
-    mapped = open_arena(cases, home="file")
-    arena = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", range(len(mapped.ids)))
-    assert arena.store.values["label"].numel() == sum(map(np.prod, whole.shapes))
-    assert_same_cases(arena, whole)
-    assert arena.num_voxels == whole.num_voxels
-    part = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", (3, 0))
-    assert part.ids == tuple(three_shards.cases[number].id for number in (3, 0))
 
 
 @pytest.mark.parametrize("home", ["file", "ram"])
@@ -223,39 +186,10 @@ def test_cases_of_a_shard_that_is_gone_are_prepared_again_and_named(
     with caplog.at_level(logging.WARNING), prepared() as ids:
         again = get_arena(three_shards, SPEC, cache)
     assert sorted(ids) == ["case2", "case3"]
-    (record,) = caplog.records
-    assert re.search(rf"prepared again: case2, case3; .*{shard.name}", record.getMessage())
+    assert [shard.name in record.getMessage() for record in caplog.records] == [True] * (
+        harm not in ("folder", "arena.json")
+    )
     assert_same_cases(again, rebuilt(three_shards, cache))
-
-
-@pytest.mark.parametrize("harm", ["gone", "damaged", "wrong rows", "rows beyond"])
-def test_a_list_that_does_not_hold_is_written_again(three_shards: CaseSet, cache: CacheConfig, harm: str) -> None:
-    wanted = get_arena(three_shards, SPEC, cache)
-    (path,) = (each for each in (Path(str(cache.dir)) / "sets").iterdir() if read_checked(each)["num_cases"] == 5)
-    body = read_checked(path)
-    match harm:
-        case "gone":
-            path.unlink()
-        case "damaged":
-            path.write_bytes(path.read_bytes()[:-9])
-        case "wrong rows":
-            write_checked(path, {**body, "runs": [[0, 5]]})
-        case "rows beyond":
-            write_checked(path, {**body, "runs": [[20, 5]]})
-    with prepared() as ids:
-        assert_same_cases(get_arena(three_shards, SPEC, cache), wanted)
-    assert ids == []
-    assert read_checked(path)["runs"] == body["runs"]
-
-
-def test_a_list_is_not_needed_where_it_cannot_be_written(
-    three_shards: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("hasten.cache.lists.write_checked", refused)
-    assert_same_cases(get_arena(three_shards, SPEC, cache), rebuilt(three_shards, cache))
 
 
 def test_shards_of_another_format_are_not_looked_into(six: CaseSet, cache: CacheConfig) -> None:
@@ -268,36 +202,6 @@ def test_shards_of_another_format_are_not_looked_into(six: CaseSet, cache: Cache
         arena = get_arena(two, SPEC, cache)
     assert sorted(ids) == ["case0", "case1"]
     assert_same_cases(arena, rebuilt(two, cache))
-
-
-def test_a_renamed_shard_of_other_settings_is_not_misread(six: CaseSet, cache: CacheConfig) -> None:
-    get_arena(six, SPEC, cache)
-    (shard,) = shards_in(cache)
-    other = replace(SPEC, intensity="none")
-    get_arena(some(six, 0), other, cache)
-    (name,) = (path.name for path in shards_in(cache) if path != shard)
-    shutil.rmtree(shard.with_name(name))
-    shard.rename(shard.with_name(name))
-    arena = get_arena(some(six, 0), other, cache)
-    assert torch.equal(arena.label(0), rebuilt(some(six, 0), cache).label(0))
-    with tempfile.TemporaryDirectory() as folder:
-        plain = get_arena(some(six, 0), other, replace(cache, dir=folder))
-        assert torch.equal(arena.image(0), plain.image(0))
-
-
-def test_a_damaged_shard_that_cannot_be_removed_is_named(
-    six: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get_arena(six, SPEC, cache)
-    (shard,) = shards_in(cache)
-    (shard / "image.bin").write_bytes(b"")
-
-    def refuse(folder: Path) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("hasten.cache.lists.discard", refuse)
-    with pytest.raises(ValueError, match=rf"{shard.name}: a cache .*Read-only file system"):
-        get_arena(six, SPEC, cache)
 
 
 @given(steps=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), min_size=1, max_size=6))
@@ -314,31 +218,3 @@ def test_any_sequence_of_sets_is_what_plain_builds_give(steps: list[list[int]]) 
             assert sorted(ids) == sorted({case.id for case in case_set.cases} - known)
             known |= set(ids)
             assert_same_cases(arena, rebuilt(case_set, cache))
-
-
-OVERLAP = FILL.replace('load_case_set(folder / "set")', 'part(load_case_set(folder / "set"))').replace(
-    "def tick",
-    """def part(case_set):
-    from dataclasses import replace
-    return replace(case_set, cases=case_set.cases[:3] if name == "one" else case_set.cases[1:])
-
-def tick""",
-)
-
-
-def test_two_processes_build_sets_that_overlap(tmp_path: Path) -> None:
-    from hasten.cases.sources import load_case_set
-    from hasten.phantoms.organs import write_phantoms
-
-    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=4, shape=(8, 16, 16)))
-    with (
-        process("one", "two", str(tmp_path), program=OVERLAP) as one,
-        process("two", "one", str(tmp_path), program=OVERLAP) as two,
-    ):
-        outcomes = [each.communicate(timeout=600) for each in (one, two)]
-    assert (one.returncode, two.returncode) == (0, 0), outcomes
-    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
-    with prepared() as ids:
-        arena = get_arena(case_set, SPEC, cache)
-    assert ids == []
-    assert_same_cases(arena, rebuilt(case_set, cache))
