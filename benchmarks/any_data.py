@@ -13,6 +13,7 @@ import json
 import math
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.data import phantoms
-from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish
+from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish
 from benchmarks.time_limit import SCAN, limited_run, merged
 from hasten.training.choose.budget import MORE
 
@@ -34,6 +35,9 @@ GOALS = {
     "phantoms": {},
 }
 """Least Dice by minutes."""
+VOLUMES = ("left_atrium", "cardiac", "hippocampus")
+PEERS = ("fast", "segresnet")
+"""MONAI's recipes, as `benchmarks.minutes` has them."""
 CHOICES = {
     "plan": (),
     "own voxels": ("prepare.spacing=[0,0,0]",),
@@ -66,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seeds={"nargs": "+", "type": int, "default": [0, 1, 2], "help": "train.seed of each round"},
         split={"type": int, "default": 0, "help": "data.split.seed; 0 is the one that is quoted"},
         choices={"nargs": "+", "choices": tuple(CHOICES), "default": ["plan"], "help": "settings to compare"},
+        peers={"nargs": "*", "choices": PEERS, "default": [], "help": "MONAI's recipes beside them, on the volumes"},
         shared={"type": Path, "default": ROOT.parent / "shared" / "data", "help": "folder of the real data sets"},
         merge={"nargs": "+", "type": Path, "default": [], "help": "results of earlier calls to join; runs nothing"},
     )  # fmt: skip
@@ -90,9 +95,10 @@ def measured(given: Namespace) -> dict[str, list[float]]:
             for minutes in given.minutes or ((0.5,) if given.quick else (2, 10)):
                 for name, source in sources.items():
                     overrides = [*split_of(source, given.split), f"train.seed={seed}"]
-                    for choice in given.choices:
+                    for choice in (*given.choices, *(given.peers if name in VOLUMES else ())):
                         arm = f"{name}, {minutes:g} min, {choice}"
-                        figures = run(source, minutes, overrides, choice)
+                        of = run_peer if choice in PEERS else run
+                        figures = of(source, minutes, overrides, choice)
                         print(f"{seed} {arm}: {figures}", file=sys.stderr)
                         for figure, value in figures.items():
                             results.setdefault(f"{arm}/{figure}", []).append(value)
@@ -127,6 +133,24 @@ def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> 
         "finest_mm": min(decided.get("prepare.spacing", {}).get("value", [0.0])),
         "patch_voxels": float(math.prod(decided.get("sample.patch", {}).get("value", [0]))),
     }
+
+
+def run_peer(source: Path, minutes: float, overrides: Sequence[str], recipe: str) -> dict[str, float]:
+    """One of MONAI's recipes in the same time, on the same cases, at the spacing and patch that the plan chooses."""
+    from hasten import load_run
+    from hasten.training.plan import plan_run
+
+    config = load_run(overrides=[f"data.source={source}", f"train.budget={60 * minutes:g}s", *overrides])
+    planned = plan_run(config)
+    spacing, patch = planned.config.prepare.spacing, planned.config.sample.patch
+    if recipe == "segresnet":  # which halves every side three times
+        patch = tuple(-(-side // 8) * 8 for side in patch)  # type: ignore[assignment]
+    command = [sys.executable, "-m", "benchmarks.minutes", str(source), "--recipe", recipe, "--seconds",
+               f"{60 * minutes:g}", "--seed", str(config.train.seed), "--spacing", *map(str, spacing or (0, 0, 0)),
+               "--patch", *map(str, patch), "--validation", *(case.id for case in planned.validation)]  # fmt: skip
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures | {"ended": figures["seconds"] / (60 * minutes)}
 
 
 def coarser(source: Path, text: str) -> str:

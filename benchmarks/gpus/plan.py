@@ -19,9 +19,11 @@ class Part:
 
 PARTS = (
     Part("card", "versions, card, ceilings, conv3d probe", 20, 60),
+    Part("tests", "the tests of tests/gpu", 40, 150),
     Part("steps", "step ladder of two networks", 30, 170),
     Part("feed", "overhead of the feed, batches against MONAI, waits", 25, 100),
     Part("kernels", "norms, losses, joins, convolutions of few channels: ms and GB/s", 20, 60),
+    Part("profile", "where the GPU's time goes in a step, kernel by kernel", 15, 50),
     Part("fill", "cache fill and the arena's way to the device", 20, 45),
     Part("sliding", "sliding window against MONAI", 20, 45),
     Part("target", "time to target on a phantom twin of the spleen", 110, 1800),
