@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from monai.transforms import (
-    AsDiscreted,
     Compose,
     ConvertToMultiChannelBasedOnBratsClassesd,
     CropForegroundd,
@@ -86,14 +85,14 @@ def test_files_go_through_the_whole_chain(tmp_path: Path) -> None:
         Spacingd(KEYS, pixdim=(1.0, 1.0, 1.2), mode=MODES),
         RandCropByPosNegLabeld(KEYS, label_key="label", spatial_size=(12, 12, 12), num_samples=2),
         RandFlipd(KEYS, prob=0.5, spatial_axis=0), RandShiftIntensityd("image", offsets=0.1, prob=0.5),
-        AsDiscreted("label", to_onehot=3),
+        EnsureTyped("label", dtype=torch.uint8),
     ])  # fmt: skip
     program = hasten.compile_transforms(chain, strict=True)
     assert [step.how for step in program.plan.steps] == ["cached"] * 6 + ["fused"] * 4
     batch = program.bind(paths, batch_size=4)(0)
     assert batch["image"].shape == (4, 1, 12, 12, 12)
-    assert batch["label"].shape == (4, 3, 12, 12, 12)
-    assert (batch["label"].sum(1) == 1).all()
+    assert batch["label"].shape == (4, 1, 12, 12, 12)
+    assert batch["label"].dtype == torch.uint8
 
 
 MIDDLE = [

@@ -55,25 +55,3 @@ def test_what_runs_on_whole_cases_says_why() -> None:
     assert result[2].endswith("has no counterpart in Hasten; on whole cases")
     assert result[4].endswith("crops what RandFlipd has changed; on whole cases")
     assert result[5].endswith("a separate interpolation")
-
-
-def test_backends_are_monais_beside_hastens() -> None:
-    chain = [
-        EnsureTyped(KEYS),
-        CROP,
-        RandFlipd(KEYS),
-        EnsureTyped(KEYS),
-        RandLambdad("image", func=abs),
-        lambda row: row,
-    ]
-    result = compile_transforms(Compose(chain)).backends().splitlines()
-    assert result[0].split() == ["transform", "MONAI", "Hasten"]
-    results = [[part.strip() for part in line.split("  ") if part.strip()] for line in result[1:]]
-    assert [row[1:] for row in results] == [
-        ["EnsureTyped", "numpy, torch", "host, once (cached)"],
-        ["RandCropByPosNegLabeld", "torch", "batched"],
-        ["RandFlipd", "torch", "batched"],
-        ["EnsureTyped", "numpy, torch", "nothing to do"],
-        ["RandLambdad", "numpy, torch", "host, sample by sample"],
-        ["<lambda>", "not said", "host, sample by sample"],
-    ]

@@ -19,11 +19,11 @@ from hasten.augment.fused import KINDS, fused_places, render_fused
 from hasten.augment.intensity import Brightness
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.make_program import CaseSource, make_segment
-from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.noise import GaussianNoise
 from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.program import Segment
 from hasten.augment.render import render
-from hasten.augment.smooth import Blur
+from hasten.augment.smooth import Blur, GaussianSmooth
 from hasten.config.schema import SampleConfig, Triple
 from tests.augment.stores import random_store
 
@@ -148,7 +148,7 @@ def test_what_is_not_nnunets_is_rendered_as_ever(monkeypatch: pytest.MonkeyPatch
 def test_which_operations_are_fused() -> None:
     chain = nnunet_chain(PATCH)
     assert fused_places(segment_of(chain, PATCH).stages) == [1, 2, 3, 4, 5, 6, 7]
-    short = replace(chain, ops=(*chain.ops[:2], Brightness(), RicianNoise(), Gamma()))
+    short = replace(chain, ops=(*chain.ops[:2], Brightness(), GaussianSmooth(), Gamma()))
     assert fused_places(segment_of(short, PATCH).stages) == [None, None, 1, None, None, None, None]
     wide = replace(chain, ops=(*chain.ops[:2], GaussianNoise(), Blur(blur_sigma=(1.0, 5.0))))
     assert fused_places(segment_of(wide, PATCH).stages) == [1, None, None, None, None, None, None]

@@ -16,7 +16,7 @@ from hasten.augment.build_kernel import Spec, function_of
 from hasten.augment.chain import Chain, PerSample
 from hasten.augment.contrast import Gamma
 from hasten.augment.grid import Flip
-from hasten.augment.intensity import Clip, Normalize, ScaleIntensity, ShiftIntensity
+from hasten.augment.intensity import Normalize, ScaleIntensity, ScaleIntensityRange, ShiftIntensity
 from hasten.augment.kernels import host_kernels
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.program import Segment
@@ -76,7 +76,7 @@ def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
 def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
     ops = (
         GaussianNoise(prob=0.5), Normalize(nonzero=True), ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
-        ShiftIntensity(prob=1.0, offsets=(-1, 1)), Clip(a_min=-2.0), Flip(prob=0.5), Clip(a_max=2.0),
+        ShiftIntensity(prob=1.0, offsets=(-1, 1)), ScaleIntensityRange(a_min=-2, a_max=2), Flip(prob=0.5),
     )  # fmt: skip
     own = chain(3, *ops)
     eager, compiled = bind_store(own, store(3), batch_size=4), made(own, folder, batch_size=4)

@@ -17,13 +17,12 @@ from monai.transforms import (
     RandScaleCropd,
     RandSpatialCropd,
     RandSpatialCropSamplesd,
-    RandWeightedCropd,
     ResizeWithPadOrCropd,
     SpatialPadd,
 )
 
 from hasten.augment.compile import compile_transforms
-from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, SpatialCrop, WeightedCrop
+from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, SpatialCrop
 from tests.augment.lowering import KEYS, item, lowered, why
 
 
@@ -69,13 +68,6 @@ def test_by_classes() -> None:
     )
     assert crop_of(classes(num_classes=5)).num_classes == 5
     assert "neither num_classes nor ratios" in why(classes())
-
-
-def test_by_weight() -> None:
-    program = lowered(RandWeightedCropd(KEYS, w_key="weight", spatial_size=(8, 8, 8), num_samples=3))
-    assert program.plan.crop == WeightedCrop(size=(8, 8, 8), weight_key="weight", keys=KEYS, num_samples=3)
-    assert program.keys == KEYS
-    assert '"weight" is left out of the batch' in program.explain()
 
 
 def test_anywhere_and_in_the_middle() -> None:

@@ -9,25 +9,13 @@ import numpy as np
 import pytest
 import torch
 from monai.transforms import (
-    CutMixd,
-    MixUpd,
     NormalizeIntensityd,
     RandAdjustContrastd,
-    RandBiasFieldd,
-    RandCoarseDropoutd,
-    RandCoarseShuffled,
     RandGaussianNoised,
-    RandGaussianSharpend,
     RandGaussianSmoothd,
-    RandGibbsNoised,
-    RandHistogramShiftd,
-    RandKSpaceSpikeNoised,
-    RandRicianNoised,
     RandScaleIntensityd,
-    RandScaleIntensityFixedMeand,
     RandShiftIntensityd,
     RandSimulateLowResolutiond,
-    RandStdShiftIntensityd,
     RandTorchVisiond,
     ScaleIntensityd,
     ScaleIntensityRanged,
@@ -43,36 +31,29 @@ RANDOM_FIRST = RandShiftIntensityd(KEY, offsets=(0.2, 0.2), prob=1)
 FIXED: list[tuple[Any, ...]] = [
     (RandGaussianNoised(KEY, prob=1, mean=0.3, std=0.0),),
     (RandGaussianNoised(KEY, prob=1, mean=-0.3, std=0.0, sample_std=False),),
-    (RandRicianNoised(KEY, prob=1, mean=0.2, std=0.0),),
-    (RandGibbsNoised(KEY, prob=1, alpha=(0.6, 0.6)),),
+    
+    
     (RandShiftIntensityd(KEY, offsets=(0.4, 0.4), prob=1),),
     (RandShiftIntensityd(KEY, offsets=(0.4, 0.4), prob=1, channel_wise=True),),
     (RandScaleIntensityd(KEY, factors=(0.4, 0.4), prob=1),),
     (RandScaleIntensityd(KEY, factors=(-0.4, -0.4), prob=1, channel_wise=True),),
-    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, preserve_range=True),),
-    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, fixed_mean=False),),
-    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, channel_wise=True),),
-    (RandStdShiftIntensityd(KEY, factors=(0.4, 0.4), prob=1),),
-    (RandStdShiftIntensityd(KEY, factors=(0.4, 0.4), prob=1, nonzero=True, channel_wise=True),),
-    (RandBiasFieldd(KEY, degree=2, coeff_range=(0.1, 0.1), prob=1),),
+    
+    
+    
+    
+    
+    
     (RandAdjustContrastd(KEY, gamma=(1.7, 1.7), prob=1),),
     (RandAdjustContrastd(KEY, gamma=(0.6, 0.6), prob=1, invert_image=True, retain_stats=True),),
     (RandGaussianSmoothd(KEY, sigma_x=(0.7, 0.7), sigma_y=(0.9, 0.9), sigma_z=(1.1, 1.1), prob=1),),
-    (
-        RandGaussianSharpend(
-            KEY, sigma1_x=(0.7, 0.7), sigma1_y=(0.8, 0.8), sigma1_z=(0.9, 0.9), sigma2_x=(0.5, 0.5),
-            sigma2_y=(0.5, 0.5), sigma2_z=(0.5, 0.5), alpha=(12, 12), prob=1,
-        ),
-    ),
-    (RandCoarseDropoutd(KEY, holes=1, spatial_size=-1, fill_value=0.3, prob=1),),
+    
+    
     (RANDOM_FIRST, NormalizeIntensityd(KEY, channel_wise=True)),
     (RANDOM_FIRST, NormalizeIntensityd(KEY, nonzero=True)),
     (RANDOM_FIRST, NormalizeIntensityd(KEY, subtrahend=0.5, divisor=2.0)),
     (RANDOM_FIRST, NormalizeIntensityd(KEY, subtrahend=[0.5, 1.0], divisor=[2.0, 3.0], channel_wise=True)),
     (RANDOM_FIRST, ScaleIntensityRanged(KEY, a_min=-1, a_max=2, b_min=0, b_max=1, clip=True)),
     (RANDOM_FIRST, ScaleIntensityRanged(KEY, a_min=-1, a_max=2)),
-    (RANDOM_FIRST, ScaleIntensityd(KEY)),
-    (RANDOM_FIRST, ScaleIntensityd(KEY, minv=-1, maxv=3, channel_wise=True)),
     (RANDOM_FIRST, ScaleIntensityd(KEY, minv=None, maxv=None, factor=0.3)),
 ]  # fmt: skip
 
@@ -94,9 +75,6 @@ def test_low_resolution_is_monais(dims: int) -> None:
 
 
 NEVER: list[Any] = [
-    RandHistogramShiftd(KEY, prob=0.0),
-    RandKSpaceSpikeNoised(KEY, prob=0.0),
-    RandCoarseShuffled(KEY, holes=3, spatial_size=4, prob=0.0),
     RandGaussianNoised(KEY, prob=0.0),
 ]
 
@@ -109,21 +87,6 @@ def test_with_probability_0_nothing_changes(transform: Any) -> None:
 
 def ops(*chain: Any, **options: Any) -> tuple[Any, ...]:
     return lowered(*chain, **options).plan.ops
-
-
-def test_arguments_are_read_from_the_array_transform() -> None:
-    (histogram,) = ops(RandHistogramShiftd(KEY, num_control_points=(5, 8), prob=0.3))
-    assert (histogram.num_control_points, histogram.prob, histogram.keys) == ((5, 8), 0.3, ("image",))
-    (spike,) = ops(RandKSpaceSpikeNoised(KEY, prob=0.3, intensity_range=(10, 11), channel_wise=False))
-    assert (spike.intensity_range, spike.channel_wise) == ((10.0, 11.0), False)
-    (spike,) = ops(RandKSpaceSpikeNoised(KEY, prob=0.3, intensity_range=[(10, 11), (12, 13)]))
-    assert spike.intensity_range == ((10.0, 11.0), (12.0, 13.0))
-    (holes,) = ops(RandCoarseDropoutd(KEY, holes=2, max_holes=5, spatial_size=(3, 4, 5), max_spatial_size=6, prob=0.2))
-    assert (holes.holes, holes.max_holes, holes.spatial_size, holes.max_spatial_size) == (2, 5, (3, 4, 5), 6)
-    (sharpen,) = ops(RandGaussianSharpend(KEY))
-    assert (sharpen.sigma2_x, sharpen.alpha) == (0.5, (10.0, 30.0))
-    (shift,) = ops(RandShiftIntensityd(KEY, offsets=0.1, prob=0.5))
-    assert shift.offsets == (-0.1, 0.1)
 
 
 def jitter(dtype: Any) -> ColorJitter:
@@ -149,28 +112,16 @@ def test_torchvisions_colour_jitter() -> None:
     assert jitter(torch.uint8).value_range == 255.0
 
 
-def test_mixing_samples() -> None:
-    program = lowered(MixUpd(KEY, batch_size=2, alpha=0.4), CutMixd(("image", "label"), batch_size=2))
-    assert [type(op).__name__ for op in program.plan.ops] == ["MixUp", "CutMix"]
-    batches = program({key: torch.stack([value] * 4) for key, value in item().items()}, seed=0)
-    assert batches["image"].shape == (4, 2, 12, 16, 14)
-
-
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
         (RandGaussianNoised(KEY, dtype=np.float16), "computes in dtype=float16"),
         (RandScaleIntensityd(KEY, factors=0.1, dtype=np.uint8), "computes in dtype=uint8"),
-        (RandRicianNoised(("image", "label")), "draws other numbers for each of its keys"),
-        (RandRicianNoised(KEY, channel_wise=True), "channel_wise or relative"),
-        (RandRicianNoised(KEY, mean=[0.0, 1.0], channel_wise=False), "mean="),
-        (RandKSpaceSpikeNoised(("image", "label")), "draws other numbers"),
         (RandSimulateLowResolutiond(("image", "label")), "draws other numbers"),
         (RandSimulateLowResolutiond(KEY, downsample_mode="area"), "downsample_mode=area"),
         (RandSimulateLowResolutiond(KEY, upsample_mode="nearest"), "upsample_mode=nearest"),
         (RandShiftIntensityd(KEY, offsets=0.1, factor_key="f"), "factor_key"),
         (RandGaussianSmoothd(KEY, approx="sampled"), 'approx="sampled"'),
-        (RandGaussianSharpend(KEY, approx="scalespace"), 'approx="scalespace"'),
         (RandGaussianNoised(KEY, allow_missing_keys=True), "allow_missing_keys=True"),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
@@ -184,8 +135,7 @@ def test_what_is_left_to_monai(transform: Any, message: str) -> None:
     [
         (NormalizeIntensityd(KEY, subtrahend=np.zeros((2, 4, 4, 4))), "for each voxel"),
         (NormalizeIntensityd(KEY, subtrahend=0.5, channel_wise=True), "one for each channel"),
-        (ScaleIntensityd(KEY, minv=None, maxv=1.0), "without the other"),
-        (ScaleIntensityd(KEY, dtype=np.float16), "float16"),
+        (ScaleIntensityd(KEY), "a range of its own"),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
@@ -197,13 +147,8 @@ def test_what_is_left_to_monai_after_random_ones(transform: Any, message: str) -
     ("transform", "message"),
     [
         (RandGaussianSmoothd(KEY, sigma_x=(1.5, 0.5)), r"RandGaussianSmoothd .*sigma_x=\(1\.5, 0\.5\)"),
-        (RandBiasFieldd(KEY, coeff_range=(0.5, 0.1)), r"RandBiasFieldd .*BiasField: coeff_range=\(0\.5, 0\.1\)"),
         (RandGaussianNoised(KEY, std=-1.0), r"RandGaussianNoised .*std=\(0\.0, -1\.0\)"),
         (RandAdjustContrastd(KEY, gamma=(-1, 2)), r"RandAdjustContrastd .*gamma=\(-1\.0, 2\.0\)"),
-        (
-            RandCoarseDropoutd(KEY, holes=3, max_holes=2, spatial_size=2),
-            "RandCoarseDropoutd .*max_holes=2 is below holes=3",
-        ),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )

@@ -90,14 +90,11 @@ def test_it_is_nnunets(shape: tuple[int, ...]) -> None:
 
 def test_what_is_not_chosen_stays_exactly() -> None:
     shape = (4, 6, 9, 8)
-    op = SimulateLowResolution(
-        prob=1, synchronize_channels=False, allowed_channels=(1, -1), p_per_channel=0.6, ignore_axes=(-1,)
-    )
+    op = SimulateLowResolution(prob=1, synchronize_channels=False, p_per_channel=0.6, ignore_axes=(-1,))
     image, drawn = images(200, shape), op.draw(keys(200), shape)
     result, zoom = op.apply(image, drawn), drawn["zoom"]
     changed = (zoom != 1).any(2)
-    assert not changed[:, [0, 2]].any()
-    assert abs(float(changed[:, [1, 3]].float().mean()) - 0.6) < 0.1
+    assert abs(float(changed.float().mean()) - 0.6) < 0.1
     assert (zoom[..., 2] == 1).all()
     assert torch.equal(zoom[..., 0], zoom[..., 1])
     assert torch.equal(result[~changed], image[~changed])

@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
-from hasten.augment.grid import AxisFlip, AxisSwap, Flip, Mirror, Resize, Rotate90
+from hasten.augment.grid import AxisFlip, Flip, Mirror, Resize, Rotate90
 from hasten.augment.maps import Map, MapOp, compose
 from hasten.augment.read import as_cases, coordinates_of, read
 from hasten.sample.random import sample_key
@@ -35,7 +35,7 @@ OPS: list[MapOp] = [
     Mirror(spatial_axis=(0, 1)),
     AxisFlip(prob=1),
     Rotate90(prob=1, spatial_axes=(0, 1)),
-    AxisSwap(prob=1, spatial_axes=(0, 1)),
+    
     Resize(spatial_size=(9, 14)),
 ]  # fmt: skip
 
@@ -169,14 +169,6 @@ def test_resize_is_monais(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
     near = plain(MonaiResize(out, mode="nearest-exact")(image))
     result = warped(image, mapped, op.out_size(size), mode="nearest", padding="border")
     assert (result != near).float().mean() < 0.12  # halves
-
-
-def test_an_axis_swap_is_a_transposition() -> None:
-    image = smooth((2, 6, 6, 6))
-    op = AxisSwap(prob=1)
-    for pair, axes in enumerate([(1, 2), (1, 3), (2, 3)]):
-        result = warped(image, op.map({"pair": torch.tensor([pair])}, (6, 6, 6), 3))
-        assert torch.equal(result, image.transpose(*axes))
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
-from hasten.augment.smooth import Blur, GaussianSharpen, GaussianSmooth
+from hasten.augment.smooth import Blur, GaussianSmooth
 from hasten.sample.random import sample_key
 
 SIZES = [(1, 19, 14), (3, 12, 17), (2, 16, 9, 11)]
@@ -40,22 +40,6 @@ def test_smooth_is_monais_cut_off_at_the_drawn_sigma(shape: tuple[int, ...], see
     image, drawn = images(shape, seed), op.draw(keys(2, seed), shape)
     assert drawn["sigma"].shape == (2, len(shape) - 1)
     close(op.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
-
-
-@settings(max_examples=6, deadline=None)
-@given(shape=st.sampled_from(SIZES), seed=st.integers(0, 1000))
-def test_sharpen_is_monais(shape: tuple[int, ...], seed: int) -> None:
-    op = GaussianSharpen(sigma1_x=(0.5, 2.0), sigma2_y=(0.3, 2.5), sigma2_z=1.2)
-    image, drawn = images(shape, seed), op.draw(keys(2, seed), shape)
-    wanted = [
-        mt.GaussianSharpen(
-            drawn["sigma1"][row].tolist(), drawn["sigma2"][row].tolist(), alpha=float(drawn["alpha"][row])
-        )(image[row])
-        for row in range(2)
-    ]
-    result = op.apply(image, drawn)
-    # Differences of two filtered images times up to 30: rounding is of the image, not of what comes out.
-    assert torch.allclose(result, torch.stack([each.as_subclass(Tensor) for each in wanted]), rtol=1e-4, atol=3e-3)
 
 
 @settings(max_examples=12, deadline=None)
@@ -107,19 +91,16 @@ def test_blur_is_scipys_with_mirrored_borders() -> None:
     assert torch.allclose(op.apply(image, drawn), torch.as_tensor(wanted).float(), rtol=1e-5)
 
 
-def test_an_axis_shorter_than_the_filter_takes_the_weights_that_fit() -> None:
-    image = images((1, 1, 3, 20), 0)
-    for op in (Blur(blur_sigma=(3.0, 4.0)), GaussianSharpen(), GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))):
-        assert torch.isfinite(op.apply(image, op.draw(keys(2), (1, 1, 3, 20)))).all()
-    smooth = GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))
-    drawn = smooth.draw(keys(2), (1, 1, 3, 20))
-    close(smooth.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
-    flat = torch.full((2, 1, 2, 3, 20), 7.0)
-    blurred = Blur(blur_sigma=(3.0, 4.0))
-    assert torch.allclose(blurred.apply(flat, blurred.draw(keys(2), (1, 2, 3, 20))), flat)
-
-
 def test_a_sigma_of_zero_changes_nothing() -> None:
     image = images((2, 7, 8), 0)
     assert torch.equal(Blur().apply(image, {"sigma": torch.zeros(2, 2, 2)}), image)
     assert torch.equal(GaussianSmooth(sigma_x=(0, 1)).apply(image, {"sigma": torch.zeros(2, 2)}), image)
+
+
+def test_an_axis_shorter_than_the_filter_takes_the_weights_that_fit() -> None:
+    image = images((1, 1, 3, 20), 0)
+    smooth = GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))
+    drawn = smooth.draw(keys(2), (1, 1, 3, 20))
+    close(smooth.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
+    flat, blur = torch.full((2, 1, 2, 3, 20), 7.0), Blur(blur_sigma=(3.0, 4.0))
+    assert torch.allclose(blur.apply(flat, blur.draw(keys(2), (1, 2, 3, 20))), flat)

@@ -12,8 +12,8 @@ from monai.transforms import (
     RandLambdad,
     Randomizable,
     RandScaleCropd,
+    RandShiftIntensityd,
     RandSpatialCropSamplesd,
-    RandStdShiftIntensityd,
     ResizeWithPadOrCropd,
 )
 from torch import Tensor
@@ -97,7 +97,7 @@ def test_sizes_are_set_by_what_follows_a_crop_of_any_size() -> None:
 
 def test_writing_transforms_do_not_touch_their_neighbours() -> None:
     """Crops of one case overlap in memory."""
-    own = source(crop(3), RandStdShiftIntensityd("image", factors=(3, 3), prob=1))
+    own = source(crop(3), RandShiftIntensityd("image", offsets=(3, 3), prob=1))
     together = own.samples(range(3))
     assert all(equal(own.samples([number])[0], together[number]) for number in range(3))
 

@@ -51,13 +51,12 @@ def test_shuffling_follows_torchs_seed() -> None:
     assert order() == order() != list(range(10))
 
 
-def test_a_failing_item_keeps_its_type_traceback_and_name() -> None:
+def test_a_failing_item_keeps_its_type_and_traceback() -> None:
     seen = []
     with pytest.raises(KeyError, match="no such thing") as failure:
         seen += list(ThreadDataLoader(Numbers(bad=3)))
     output = "".join(traceback.format_exception(failure.value))
     assert "__getitem__" in output
-    assert "while item 3 of Numbers was made: file3.nii" in output
     assert loaders() == 0
 
 

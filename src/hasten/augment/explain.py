@@ -8,9 +8,8 @@ from typing import Any
 
 from hasten.augment.chain import Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.lower import Context, name_of
-from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.maps import MapOp
-from hasten.augment.steps import CACHED, FUSED, ChainStep, LoweredChain
+from hasten.augment.steps import CACHED, FUSED, LoweredChain
 from hasten.config.schema import Triple
 
 _LONG: Triple = (4096, 4096, 4096)
@@ -60,17 +59,6 @@ def explain_table(plan: LoweredChain, chain: Chain, context: Context) -> str:
     return f"{rows_table(explained(plan, chain))}\n\nbatch: {', '.join(context.keys)} (classes: {labels})"
 
 
-def backends_table(plan: LoweredChain) -> str:
-    """One row a transform: what MONAI runs it on, and what Hasten does."""
-    rows = [("", "transform", "MONAI", "Hasten")]
-    for number, step in enumerate(plan.steps, 1):
-        theirs = ", ".join(sorted(str(each) for each in getattr(step.transform, "backend", ())))
-        if is_cucim(step.transform):
-            theirs = "cupy"
-        rows.append((str(number), name_of(step.transform), theirs or "not said", _ours(step)))
-    return "\n".join(_aligned(rows))
-
-
 def described(op: Any) -> str:
     """An operation with the arguments that are not the default."""
     if isinstance(op, Fixed):
@@ -92,16 +80,6 @@ def _short(value: Any) -> str:
         inner = ", ".join(_short(each) for each in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value)
-
-
-def _ours(step: ChainStep) -> str:
-    if step.how == CACHED:
-        return "host, once (cached)"
-    if step.how == FUSED:
-        return "batched" if step.ops else "nothing to do"
-    if any(isinstance(op, PerSample) for op in step.ops):
-        return "cupy (cuCIM), sample by sample"
-    return "host, sample by sample"
 
 
 def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:

@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
+from hasten.augment.chain import Batch, Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.crop import CropByPosNegLabel, CropOp, ForegroundCrop
 from hasten.augment.explain import ExplainedTransform, explained, rows_table
 from hasten.augment.grid import Mirror
 from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of, names_of
 from hasten.augment.maps import MapOp
-from hasten.augment.mix import MixUp
 from hasten.augment.op import ValueOp
 from hasten.augment.presets import default_chain, preset_chain
 from hasten.augment.steps import FUSED, PER_SAMPLE, ChainStep, LoweredChain, check_size, created_keys, plan_steps
@@ -181,12 +180,6 @@ def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels
     for op in (*(() if plan.crop is None else (plan.crop,)), *plan.ops):
         needed = (getattr(op, "centred_on", None), getattr(op, "image_key", None))
         _check_keys(name_of(op), [*getattr(op, "keys", ()), *(key for key in needed if key is not None)], KEYS)
-        if isinstance(op, MixUp):
-            raise ValueError(
-                "MixUp: makes shares of classes, and the losses of a run take one class a voxel; use CutMix instead"
-            )
-        if isinstance(op, BatchOp) and set(op.keys) != set(KEYS):
-            raise ValueError(f"{name_of(op)}: keys={op.keys}; image and label must be mixed alike: keys={KEYS}")
     chain = Chain(crop=plan.crop, ops=plan.ops, keys=KEYS, label_keys=LABEL_KEYS)
     final = _final_size(chain, patch if plan.crop is None else plan.crop.size)
     if final != patch:
@@ -294,7 +287,7 @@ def _plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
 
 
 def _is_op(value: Any) -> bool:
-    return isinstance(value, CropOp | MapOp | ValueOp | BatchOp | Fixed | PerSample)
+    return isinstance(value, CropOp | MapOp | ValueOp | Fixed | PerSample)
 
 
 def _plan_of_ops(crop: CropOp | None, ops: Sequence[Any]) -> LoweredChain:

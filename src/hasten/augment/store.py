@@ -111,7 +111,8 @@ def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> S
         if value.ndim not in (4, 5) or value.shape[2:] != first.shape[2:] or len(value) != len(first):
             raise ValueError(
                 f'"{key}" has shape {tuple(value.shape)}, "{next(iter(batch))}" {tuple(first.shape)}; a batch is '
-                "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels"
+                "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels; delete others in "
+                "the chain (DeleteItemsd)"
             )
     cases = {key: as_cases(storable(value).to(device)) for key, value in batch.items()}
     _, shape, offset, _ = next(iter(cases.values()))

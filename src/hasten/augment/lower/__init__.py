@@ -23,6 +23,8 @@ def lower(transform: Any, context: Context) -> Lowered:
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
         raise NotLowered("leaves out the keys that a case does not have (allow_missing_keys=True)")
+    if type(transform).__name__ in ("MixUpd", "CutMixd", "CutOutd"):
+        raise ValueError(f"{name_of(transform)}: mixes the samples of a batch; apply it to the batches of the program")
     created = next((key for key in keys_of(transform) if key in context.created), None)
     for family in _FAMILIES:
         lowered = family(transform, context)

@@ -117,15 +117,6 @@ class QuickWorkflow:
             return self.inferer(image, self.network, *args, **kwargs)
 
 
-def old_name(
-    postprocessing: Callable[..., Any] | None, post_transform: Callable[..., Any] | None
-) -> Callable[..., Any] | None:
-    """`post_transform` is what `postprocessing` was called before."""
-    if postprocessing is not None and post_transform is not None:
-        raise ValueError("post_transform is the older name of postprocessing: give one of them")
-    return postprocessing if post_transform is None else post_transform
-
-
 def _transformed(batch: Any, output: Any, transform: Callable[..., Any]) -> tuple[Any, Any]:
     """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
     late = {key: output.untouched(key) for key in output} if isinstance(output, LazySample) else {}

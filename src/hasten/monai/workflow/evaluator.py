@@ -11,7 +11,7 @@ from monai.engines.utils import IterationEvents, default_metric_cmp_fn
 from monai.utils.enums import CommonKeys as Keys
 from torch import nn
 
-from hasten.monai.workflow.base import QuickWorkflow, old_name
+from hasten.monai.workflow.base import QuickWorkflow
 from hasten.monai.workflow.batch import lay_out, like, prepare_batch
 from hasten.nets.wrappers import unwrapped
 
@@ -19,8 +19,8 @@ from hasten.nets.wrappers import unwrapped
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
 
-    network: the trained one, or a trainer's `average`. post_transform: older name of postprocessing. precision,
-    channels_last, keep_meta: as for `SupervisedTrainer`; with a custom inferer, metatensors reach the inferer.
+    network: the trained one, or a trainer's `average`. precision, channels_last,
+    keep_meta: as for `SupervisedTrainer`; with a custom inferer, metatensors reach the inferer.
 
     Raises ValueError naming the argument that is wrong.
     """
@@ -35,7 +35,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         val_handlers: Sequence[Any] | None = None, amp: bool = False, mode: Any = "eval",
         event_names: list[Any] | None = None, event_to_attr: dict[Any, str] | None = None, decollate: bool = True,
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
-        compile_kwargs: dict[str, Any] | None = None, *, post_transform: Callable[..., Any] | None = None,
+        compile_kwargs: dict[str, Any] | None = None, *,
         precision: str | None = None, channels_last: bool = False, keep_meta: bool = False,
     ) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
             precision=precision,
             keep_meta=keep_meta,
             decollate=decollate,
-            postprocessing=old_name(postprocessing, post_transform),
+            postprocessing=postprocessing,
             key_metric=key_val_metric,
             additional_metrics=additional_metrics,
             handlers=val_handlers,

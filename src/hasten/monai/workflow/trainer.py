@@ -15,7 +15,7 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 
 from hasten.distribute.strategy import without_sync
-from hasten.monai.workflow.base import QuickWorkflow, old_name
+from hasten.monai.workflow.base import QuickWorkflow
 from hasten.monai.workflow.batch import detached, float32, joined, lay_out, like, pieces, plain, prepare_batch
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.wrappers import unwrapped
@@ -33,7 +33,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
     a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
     loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
-    in it, as long as the network is in training mode. post_transform: older name of postprocessing.
+    in it, as long as the network is in training mode.
 
     Beyond MONAI's:
 
@@ -62,7 +62,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         event_to_attr: dict[Any, str] | None = None, decollate: bool = True, optim_set_to_none: bool = False,
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
         compile_kwargs: dict[str, Any] | None = None, accumulation_steps: int = 1, *,
-        post_transform: Callable[..., Any] | None = None, precision: str | None = None, channels_last: bool = False,
+        precision: str | None = None, channels_last: bool = False,
         clip_norm: float = 0.0, average: bool | nn.Module = False, average_decay: float = 0.995,
         schedule: Callable[[int], float] | None = None, accumulate: int = 1, skip_non_finite: bool | None = None,
         keep_meta: bool = False,
@@ -90,7 +90,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             precision=precision,
             keep_meta=keep_meta,
             decollate=decollate,
-            postprocessing=old_name(postprocessing, post_transform),
+            postprocessing=postprocessing,
             key_metric=key_train_metric,
             additional_metrics=additional_metrics,
             handlers=train_handlers,
