@@ -21,6 +21,7 @@ from torch import Tensor
 from hasten.augment import compile as compiling
 from hasten.augment import cucim
 from hasten.augment.compile import compile_transforms
+from hasten.augment.whole_cases import run_one
 from tests.augment.lowering import lowered
 
 
@@ -103,11 +104,11 @@ def test_what_cucim_draws_from_numpy_is_seeded_and_numpy_is_left_alone(gpu: Fake
     image = {"image": torch.ones(3, 4, 4), "id": 7}
     np.random.seed(3)  # noqa: NPY002
     wanted = np.random.RandomState(3).rand()
-    one, other = (transform.set_random_state(seed=5)(image)["image"] for _ in range(2))
+    one, other = (run_one((transform,), image, 5)["image"] for _ in range(2))
     assert np.random.rand() == wanted  # noqa: NPY002
     assert torch.equal(one, other)
-    assert not torch.equal(one, transform.set_random_state(seed=6)(image)["image"])
-    assert transform(image)["id"] == 7
+    assert not torch.equal(one, run_one((transform,), image, 6)["image"])
+    assert run_one((transform,), image, 5)["id"] == 7
 
 
 def test_what_cucim_would_draw_is_drawn_within_the_ranges(gpu: FakeGpu) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import chisquare, kstest
 from torch import Tensor
 
-from hasten.augment.affine import Affine, PhysicalAffine, Rotate, Zoom
+from hasten.augment.affine import Affine, PhysicalAffine, Zoom
 from hasten.augment.colour import ColorJitter
 from hasten.augment.contrast import AdjustContrast, Contrast, Gamma
 from hasten.augment.grid import AxisFlip, Rotate90
@@ -24,6 +26,7 @@ from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.smooth import Blur, GaussianSmooth
 from hasten.sample.random import sample_key
+from tests.augment.test_value_ops import keys
 
 COUNT = 4000
 KEY = sample_key(torch.tensor(0), torch.arange(COUNT))
@@ -52,7 +55,7 @@ def turned(axis: int) -> Tensor:
 
 HALVES = Gamma(gamma=(0.7, 3.0)), Contrast(contrast_range=(0.7, 3.0)), Brightness(multiplier_range=(0.7, 3.0))
 COLOURS = ColorJitter(brightness=0.3, contrast=(0.5, 2.0), saturation=1.5, hue=0.1)
-TURN = Rotate(range_x=(-0.5, 0.2), range_y=(0.1, 0.3), range_z=(-1, 1))
+TURN = Affine(rotate_range=((-0.5, 0.2), (0.1, 0.3), (-1, 1)))
 MOVES = Affine(translate_range=((-4, 2),) * 3, scale_range=((-0.3, 0.1),) * 3, shear_range=((-0.1, 0.2),) * 6)
 ZOOM = Zoom(min_zoom=(0.7, 0.8, 0.9), max_zoom=(1.1, 1.2, 1.3))
 
@@ -83,7 +86,7 @@ UNIFORM: dict[str, tuple[Callable[[], Tensor], float, float]] = {
         }.items()
     },
     **{
-        f"rotate {axis}": (lambda axis=axis: of_map(TURN, "angle")[:, axis], *limits)
+        f"rotate {axis}": (lambda axis=axis: of_map(TURN, "rotate")[:, axis], *limits)
         for axis, limits in enumerate([(-0.5, 0.2), (0.1, 0.3), (-1, 1)])
     },
     "translate": (lambda: of_map(MOVES, "translate"), -4, 2),
@@ -173,9 +176,13 @@ def test_channels_are_chosen_by_their_probability_one_by_one(made: Any, name: st
         assert abs(float((drawn[chosen] < 1).float().mean()) - 0.5) < 0.04
 
 
-def test_channels_and_axes_of_a_blur_are_synchronised() -> None:
-    channels, axes = (of(Blur(**{f"synchronize_{each}": True}), "sigma", FLAT) for each in ("channels", "axes"))
-    assert torch.equal(channels[:, 0], channels[:, 2])
-    assert not torch.equal(channels[..., 0], channels[..., 1])
-    assert torch.equal(axes[..., 0], axes[..., 1])
-    assert not torch.equal(axes[:, 0], axes[:, 1])
+def test_noise_has_the_drawn_strength_and_no_pattern() -> None:
+    op, shape = GaussianNoise(std=(0.2, 0.2)), (2, 8, 9, 10)
+    noise = op.apply(torch.zeros(40, *shape), op.draw(keys(40), shape)) / 0.2
+    assert stats.kstest(noise.double().numpy().ravel(), "norm").pvalue > 0.001
+    flat = noise.double().flatten(2)
+    assert abs(np.corrcoef(flat[:, 0].ravel(), flat[:, 1].ravel())[0, 1]) < 0.02
+    for axis in (2, 3, 4):
+        near, next_to = noise.narrow(axis, 0, 7).flatten(), noise.narrow(axis, 1, 7).flatten()
+        assert abs(np.corrcoef(near, next_to)[0, 1]) < 0.02
+    assert len({tuple(sample[:5].tolist()) for sample in flat[:, 0]}) == 40

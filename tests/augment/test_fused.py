@@ -104,14 +104,14 @@ OWN: dict[str, tuple[Any, ...]] = {
     "no statistics kept": (Contrast(prob=0.7, preserve_range=False), Gamma(prob=0.7, p_retain_stats=0.0)),
     "some kept": (Gamma(prob=0.8, p_retain_stats=0.5, p_invert_image=0.5), Gamma(prob=0.8, p_retain_stats=0.5)),
     "some channels": (
-        Blur(prob=1.0, p_per_channel=0.5, synchronize_axes=True), Brightness(prob=1.0, p_per_channel=0.5),
+        Blur(prob=1.0, p_per_channel=0.5), Brightness(prob=1.0, p_per_channel=0.5),
         Contrast(prob=1.0, p_per_channel=0.5), Gamma(prob=1.0, p_per_channel=0.5),
     ),
     "negative factors": (
         Brightness(prob=1.0, around_one=False, multiplier_range=(-2.0, -1.0)),
         Contrast(prob=1.0, around_one=False, contrast_range=(-2.0, -1.0)), Gamma(prob=0.5),
     ),
-    "at corners": (SimulateLowResolution(prob=1.0, half_pixel=False, zoom_range=(0.1, 1.6), synchronize_axes=False),),
+    "at corners": (SimulateLowResolution(prob=1.0, half_pixel=False, zoom_range=(0.1, 1.6)),),
     "contrast before low resolution": (Contrast(prob=1.0), SimulateLowResolution(prob=0.5)),
     "a shift of noise": (GaussianNoise(prob=0.5, mean=3.0, std=(1.0, 2.0)), Blur(prob=0.5, blur_sigma=(0.0, 1.4))),
     "others after": (GaussianNoise(prob=1.0), Gamma(prob=0.5), GaussianNoise(prob=0.5), Brightness(prob=1.0)),

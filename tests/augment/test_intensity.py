@@ -7,16 +7,11 @@ from typing import Any
 import monai.transforms as mt
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from hasten.augment.intensity import (
     Brightness,
     Normalize,
-    ScaleIntensity,
-    ScaleIntensityRange,
-    ShiftIntensity,
 )
 from hasten.sample.random import sample_key
 
@@ -48,26 +43,6 @@ def random_of(op: Any, **state: Any) -> Any:
     for name, value in state.items():
         setattr(op, name, value)
     return lambda image: op(image.clone(), randomize=False)
-
-
-@settings(max_examples=15, deadline=None)
-@given(shape=st.sampled_from(SIZES), channel_wise=st.booleans(), seed=st.integers(0, 1000))
-def test_shift_and_scale_are_monais(shape: tuple[int, ...], channel_wise: bool, seed: int) -> None:
-    image = images(shape, seed)
-    shift = ShiftIntensity(offsets=(-50.0, 80.0), channel_wise=channel_wise)
-    scale = ScaleIntensity(factors=(-0.5, 0.7), channel_wise=channel_wise)
-    shifted, scaled = shift.draw(keys(2), shape), scale.draw(keys(2), shape)
-    assert shifted["offset"].shape == scaled["factor"].shape == ((2, shape[0]) if channel_wise else (2,))
-    theirs_shift = mt.RandShiftIntensity(80, channel_wise=channel_wise)
-    theirs_scale = mt.RandScaleIntensity(0.7, channel_wise=channel_wise)
-    close(
-        shift.apply(image, shifted),
-        [random_of(theirs_shift, _offset=shifted["offset"][row].tolist())(image[row]) for row in range(2)],
-    )
-    close(
-        scale.apply(image, scaled),
-        [random_of(theirs_scale, factor=scaled["factor"][row].tolist())(image[row]) for row in range(2)],
-    )
 
 
 @each_size
@@ -106,26 +81,6 @@ def test_a_divisor_of_zero_is_one() -> None:
     assert torch.equal(Normalize(subtrahend=0.0, divisor=0.0).apply(image, {}), image)
     zeros = Normalize(subtrahend=(0.0, 0.0), divisor=(0.0, 2.0), channel_wise=True)
     assert torch.equal(zeros.apply(image, {}), image / torch.tensor([1.0, 2.0]).view(2, 1, 1))
-
-
-@each_size
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"b_min": 0.0, "b_max": 1.0, "clip": True},
-        {"b_min": -1.0, "b_max": 2.0},
-        {"b_min": 0.0, "clip": True},
-        {"b_max": 0.5, "clip": True},
-        {},
-    ],
-    ids=str,
-)
-def test_range_is_monais(shape: tuple[int, ...], fields: Any) -> None:
-    image = images(shape, 6)
-    theirs = mt.ScaleIntensityRange(-300, 100, **fields)
-    close(
-        ScaleIntensityRange(a_min=-300, a_max=100, **fields).apply(image, {}), [theirs(image[row]) for row in range(2)]
-    )
 
 
 def test_brightness_is_batchgenerators() -> None:

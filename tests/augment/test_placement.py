@@ -11,7 +11,7 @@ import torch
 from monai.transforms import RandLambdad
 from torch.utils import _pytree as pytree
 
-from hasten.augment.affine import Rotate
+from hasten.augment.affine import Affine
 from hasten.augment.chain import Batch, Chain, PerSample
 from hasten.augment.crop import ForegroundCrop
 from hasten.augment.grid import Flip
@@ -35,12 +35,12 @@ SETTINGS: dict[str, Any] = {
     **{f"{name}_prob": 0.5 for name in ("foreground", "affine", "brightness", "contrast", "gamma", "noise")},
 }
 OPS: dict[str, tuple[Any, ...]] = {
-    "two reads": (Rotate(prob=0.5, range_x=(-0.5, 0.5)), GaussianNoise(prob=0.5), Flip(prob=0.5)),
+    "two reads": (Affine(prob=0.5, rotate_range=((-0.5, 0.5),)), GaussianNoise(prob=0.5), Flip(prob=0.5)),
     "sample by sample": (
         Flip(prob=0.5),
         GaussianNoise(prob=0.5),
         PerSample(transforms=(RandLambdad("image", func=lambda image: image * 2, prob=0.5),)),
-        Rotate(prob=0.5, range_x=(-0.5, 0.5)),
+        Affine(prob=0.5, rotate_range=((-0.5, 0.5),)),
     ),
 }
 CHAINS = ("default", *OPS)

@@ -100,11 +100,6 @@ def zoom() -> Any:
     )
 
 
-def affine(size: Any = P, **options: Any) -> Any:
-    settings = {"rotate_range": (0, 0, np.pi / 15), "scale_range": (0.1, 0.1, 0.1), "prob": 1.0} | options
-    return mt.RandAffined(BOTH, mode=MODES, spatial_size=size, **settings)
-
-
 def by_class(key: str = "label", **options: Any) -> Any:
     return mt.RandCropByLabelClassesd(
         BOTH, label_key=key, spatial_size=P, num_classes=3, ratios=[1, 1, 1], num_samples=2, **options
@@ -162,37 +157,22 @@ def volume_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
             *window(), mt.FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
             pos_neg(fg_indices_key="label_fg", bg_indices_key="label_bg"),
         ],
-        "btcv unetr": [*window(), pos_neg(), *flips(prob=0.1), rotate, mt.RandShiftIntensityd("image", 0.1, prob=0.5)],
         "btcv swin": [*window(), pos_neg(allow_smaller=True), *flips(prob=0.1), rotate, *intensity()],
         "btcv classes": [
             *window(), mt.ClassesToIndicesd("label", num_classes=3), by_class(indices_key="label_cls_indices"),
             *flips(),
         ],
-        "lazy": [pos_neg(), mt.RandRotated(BOTH, range_x=0.4, prob=0.8, mode=MODES), *flips()],
         "hippocampus": [
             *standard(), mt.SpatialPadd(BOTH, spatial_size=24), mt.RandSpatialCropd(BOTH, roi_size=P), *flips(),
         ],
         "dynunet": [*standard(), pos_neg(), zoom(), *nnunet_values(), *flips()],
         "dints": dints(),
-        "auto3dseg": [
-            *standard(), by_class(), affine(None, prob=0.2), mt.RandGaussianSmoothd("image", prob=0.2),
-            *flips(), *intensity(),
-        ],
         "low resolution": [*standard(), pos_neg(), mt.RandSimulateLowResolutiond("image", prob=0.5), *nnunet_values()],
-        "contrast": [*window(), pos_neg(), mt.RandAdjustContrastd("image", prob=0.5, gamma=(0.7, 1.5)), *flips()],
         "self-supervised": [
             *window(), mt.RandSpatialCropSamplesd(BOTH, roi_size=P, num_samples=2, random_size=False), holes,
         ],
-        "resized": [mt.Resized(BOTH, spatial_size=P, mode=("trilinear", "nearest")), *flips(), *intensity()],
     }  # fmt: skip
-    results: dict[str, tuple[Callable[[], Rows], list[Any]]] = {
-        name: (volumes, chain) for name, chain in chains.items()
-    }
-    several = [*standard(), mt.RandSpatialCropd(BOTH, roi_size=P, random_size=False), *flips()]
-    return results | {
-        "brats": (lambda: volumes(4, 4), brats()),
-        "brats classes": (lambda: volumes(4, 4), several),
-    }
+    return {name: (volumes, chain) for name, chain in chains.items()} | {"brats": (lambda: volumes(4, 4), brats())}
 
 
 def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
@@ -201,9 +181,6 @@ def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
         mt.RandAdjustContrastd("image", prob=0.5), mt.RandGaussianNoised("image", prob=0.5, std=0.05),
     ]  # fmt: skip
     return {
-        "unet 2d": (
-            masks, [scale, pos_neg((32, 32), 4), mt.RandRotate90d(BOTH, prob=0.5)],
-        ),
         "cells": (
             masks,
             [scale, mt.RandZoomd(BOTH, prob=0.5, mode=["bilinear", "nearest"]),
@@ -214,11 +191,7 @@ def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
             [scale, mt.RandRotated("image", range_x=np.pi / 12, prob=0.5), mt.RandFlipd("image", prob=0.5),
              mt.RandZoomd("image", min_zoom=0.9, max_zoom=1.1, prob=0.5)],
         ),
-        "breast density": (
-            classified, [scale, mt.Resized("image", (32, 32)), mt.RandFlipd("image", prob=0.5), *intensity(),],
-        ),
         "camelyon": (lambda: tiles(1), camelyon(as_grid(1, channel=False))),
-        "camelyon fcn": (lambda: tiles(3), camelyon(as_grid(3))),
         "camelyon grid": (lambda: tiles(2), camelyon(as_grid(2), split())),
     }  # fmt: skip
 

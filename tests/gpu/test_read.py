@@ -48,9 +48,7 @@ def reading(dims: int, dtype: torch.dtype, channels: int) -> tuple[Any, ...]:
     return cases, torch.tensor([2, 0, 1]).cuda(), start.cuda(), place, (1 if dims == 2 else 16, 19, 28), out
 
 
-def by_torch(
-    cases: PackedCases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, **how: Any
-) -> Tensor:
+def by_torch(cases: PackedCases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, **how: Any) -> Tensor:
     return read(cases, case, start, coordinates_of(place, size, out), **how)
 
 

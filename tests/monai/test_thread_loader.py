@@ -77,11 +77,6 @@ def test_a_thousand_epochs_leak_no_thread() -> None:
     assert psutil.Process().num_fds() <= files
 
 
-def test_a_buffer_of_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="buffer_size=0"):
-        ThreadDataLoader(Numbers(), buffer_size=0)
-
-
 def test_each_batch_comes_as_often_as_asked() -> None:
     batches = list(ThreadDataLoader(Numbers(4), batch_size=2, repeats=3))
     assert [batch.tolist() for batch in batches] == [[0, 1]] * 3 + [[2, 3]] * 3

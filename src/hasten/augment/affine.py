@@ -21,11 +21,11 @@ _SHEAR_PLACES = ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Affine(Interpolation):
-    """MONAI's RandAffine (shear as of its release 1.6): rotation, then shear, translation and scaling about the centre.
+    """MONAI's RandAffine (shear as of its release 1.6) and RandRotate.
 
-    Each range is one (low, high) an axis, D first (2-D: H first; rotation: the first alone). `drawn`: rotate (B, 3)
-    radians, shear (B, 6), translate (B, 3) voxels, scale (B, 3) factors from output to input, so that above 1 makes
-    things smaller, as MONAI's does.
+    Rotation, then shear, translation and scaling about the centre. Each range is one (low, high) an axis, D first (2-D:
+    H first; rotation: the first alone). `drawn`: rotate (B, 3) radians, shear (B, 6), translate (B, 3) voxels, scale
+    (B, 3) factors from output to input, so that above 1 makes things smaller, as MONAI's does.
     """
 
     rotate_range: Ranges = ()
@@ -57,26 +57,6 @@ class Affine(Interpolation):
         turned = Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["translate"]))
         sheared = Map(_sheared(drawn["shear"]), torch.zeros_like(drawn["translate"]))
         return compose(compose(compose(turned, sheared), moving(drawn["translate"])), scaling(drawn["scale"]))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rotate(Interpolation):
-    """MONAI's RandRotate with `keep_size`. Ranges in radians about D, H, W; a 2-D image is turned by `range_x`.
-
-    `drawn`: angle (B, 3) radians.
-    """
-
-    range_x: Range = (0.0, 0.0)
-    range_y: Range = (0.0, 0.0)
-    range_z: Range = (0.0, 0.0)
-    padding_mode: str = "border"
-
-    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        ranges = (self.range_x, self.range_y, self.range_z)
-        return {"angle": _between(key, _ROTATE, ranges if spatial_dims == 3 else ranges[:1], 3)}
-
-    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        return Map(rotation(drawn["angle"]), torch.zeros_like(drawn["angle"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

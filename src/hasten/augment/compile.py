@@ -14,7 +14,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, Chain
 from hasten.augment.crop import CentredCropOp
 from hasten.augment.cucim import can_run
-from hasten.augment.explain import explain_table
+from hasten.augment.explain import explained, rows_table
 from hasten.augment.lower import Context, is_random_crop, keys_of, name_of
 from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.program import Program
@@ -61,8 +61,9 @@ class TransformProgram:
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:
-        """A table: each transform, how it runs, why, which others it is merged with, and Hasten's operation for it."""
-        return explain_table(self.plan, self.chain, self.context)
+        """A table: each transform, how it runs, why, and Hasten's operation for it."""
+        labels = ", ".join(self.label_keys) or "none"
+        return f"{rows_table(explained(self.plan))}\n\nbatch: {', '.join(self.keys)} (classes: {labels})"
 
     def bind(
         self,
@@ -99,19 +100,16 @@ class TransformProgram:
             "share": share, "spans": spans,
         }  # fmt: skip
         if not here.plan.source:
-            bound = (
-                cases_of_arena(arena, here.context.dims)
-                if arena is not None
-                else CaseSource(store=here._store(items, numbers))
-            )
-            sized = here if here.plan.crop is not None else here._for_size(bound.store)
-            if not sized.plan.source:
-                moved = bound if arena is not None else CaseSource(store=bound.store.to(device))
-                return make_program(sized.chain, moved, **options)
-            here = sized
+            if arena is not None:
+                bound = cases_of_arena(arena, here.context.dims)
+            else:
+                bound = CaseSource(store=here._store(items, numbers).to(device))
+            here = here if here.plan.crop is not None else here._for_size(bound.store)
+            if not here.plan.source:
+                return make_program(here.chain, bound, **options)
         source = WholeCases(
-            transforms=here.plan.source, keys=here.context.keys, seed=options["seed"], items=items,
-            train_cases=options["train_cases"], numbers=numbers,
+            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases,
+            numbers=numbers,
         )  # fmt: skip
         return here._lower_after(source, options)
 
@@ -226,11 +224,9 @@ def compile_transforms(
     cached = split_chain(chain)
     names, optional = batch_keys(cached, keys)
     labels = label_keys_of(cached, names) if label_keys is None else check_label_keys(label_keys, names)
-    context = Context(
-        keys=names, label_keys=labels, named=() if label_keys is None else labels, cucim=not strict and can_run()
-    )
-    plan, context = _first_plan(cached, context)
-    _checked(plan, strict, final=False)
+    named = () if label_keys is None else labels
+    context = Context(keys=names, label_keys=labels, named=named, dims=_dims(cached), cucim=not strict and can_run())
+    plan = _checked(plan_steps(cached, context), strict, final=False)
     return TransformProgram(
         cached=cached, plan=plan, context=context, optional=optional, strict=strict, only_keys=keys is not None
     )
@@ -248,24 +244,8 @@ def _checked(plan: LoweredChain, strict: bool, *, final: bool = True) -> Lowered
     return plan
 
 
-def _first_plan(cached: SplitCompose, context: Context) -> tuple[LoweredChain, Context]:
-    """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
-    dims_of_chain = _dims(cached)
-    plans: list[tuple[LoweredChain, Context]] = []
-    errors: list[ValueError] = []
-    for dims in (3, 2) if dims_of_chain is None else (dims_of_chain,):
-        here = replace(context, dims=dims)
-        try:
-            plans.append((plan_steps(cached, here), here))
-        except ValueError as error:
-            errors.append(error)
-    if not plans:
-        raise errors[0]
-    return min(plans, key=lambda each: sum(step.how == PER_SAMPLE for step in each[0].steps))
-
-
-def _dims(cached: SplitCompose) -> int | None:
-    """Number of spatial axes, from the sizes in the transforms' arguments."""
+def _dims(cached: SplitCompose) -> int:
+    """Number of spatial axes, from the sizes in the transforms' arguments; 3 where they have none."""
     for each in cached.compose.transforms:
         parts = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
         inner = [getattr(one, name, None) for one in parts for name in ("cropper", "padder")]
@@ -273,7 +253,7 @@ def _dims(cached: SplitCompose) -> int | None:
         dims = next((len(size) for size in sizes if isinstance(size, Sequence) and len(size) in (2, 3)), None)
         if dims is not None:
             return dims
-    return None
+    return 3
 
 
 def _items_of(data: Any, cached: SplitCompose) -> tuple[Items, Arena | None]:

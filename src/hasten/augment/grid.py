@@ -1,4 +1,4 @@
-"""Operations that move whole voxels: flips, quarter turns, swapped axes; and resizing."""
+"""Operations that move whole voxels: flips, quarter turns, cuts; and resizing."""
 
 from __future__ import annotations
 

@@ -157,20 +157,13 @@ def _build(spec: Spec, path: Path) -> None:
     try:
         process = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
         if process.returncode:
-            raise RuntimeError(_reason(process.returncode, process.stderr.decode(errors="replace").strip()))
+            stderr = process.stderr.decode(errors="replace").strip()
+            raise RuntimeError(stderr or f"the process that compiles and loads it ended with {process.returncode}")
         output.replace(path)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
     finally:
         output.unlink(missing_ok=True)
-
-
-def _reason(returncode: int, stderr: str) -> str:
-    if returncode < 0:
-        return (
-            f"a compiled kernel could not be loaded (signal {-returncode}); its compiler's C++ runtime is not torch's"
-        )
-    return stderr or f"the compiler ended with {returncode}"
 
 
 def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tensor]:

@@ -36,8 +36,6 @@ class SimulateLowResolution(Operation):
     half_pixel: bool = True
     synchronize_channels: bool = True
     """One zoom for all channels, or one for each."""
-    synchronize_axes: bool = True
-    """One zoom for all axes, or one for each."""
     ignore_axes: tuple[int, ...] = ()
     """Axes that stay as they are: 0 is the first of the image, D in 3-D."""
     p_per_channel: Prob = 1.0
@@ -47,12 +45,8 @@ class SimulateLowResolution(Operation):
         channels, dims = shape[0], len(shape) - 1
         if any(not -dims <= each < dims for each in self.ignore_axes):
             raise ValueError(f"SimulateLowResolution: ignore_axes={self.ignore_axes}; the image has {dims} axes")
-        zoom_channels, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        zoom = (
-            uniform_in(key, _ZOOM, *self.zoom_range, count=zoom_channels * free)
-            .view(-1, zoom_channels, free)
-            .expand(-1, zoom_channels, dims)
-        )
+        count = 1 if self.synchronize_channels else channels
+        zoom = uniform_in(key, _ZOOM, *self.zoom_range, count=count)[..., None].expand(-1, count, dims)
         if self.p_per_channel < 1:
             selected = uniform(key, _CHANNEL, channels) < self.p_per_channel
             zoom = torch.where(selected[..., None], zoom, torch.ones_like(zoom))

@@ -53,15 +53,11 @@ class Blur(Operation):
 
     prob: Prob = 0.2
     blur_sigma: RangeFrom0 = (0.5, 1.0)
-    synchronize_channels: bool = False
-    synchronize_axes: bool = False
     p_per_channel: Prob = 1.0
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1
-        rows, columns = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        sigma = uniform_in(key, _SIGMA, *self.blur_sigma, count=rows * columns)
-        sigma = sigma.view(-1, rows, columns).expand(-1, channels, dims)
+        sigma = uniform_in(key, _SIGMA, *self.blur_sigma, count=channels * dims).view(-1, channels, dims)
         if self.p_per_channel < 1.0:
             chosen = uniform(key, _CHANNEL, channels) < self.p_per_channel
             sigma = torch.where(chosen[..., None], sigma, 0.0)

@@ -11,7 +11,7 @@ from hasten.augment.chain import Batch, Fixed, PerSample
 from hasten.augment.crop import CropOp
 from hasten.augment.grid import Resize
 from hasten.augment.lower import Context, Lowered, NotLowered, Undecided, is_random_crop, lower, name_of, names_of
-from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.lower.suffix import is_cucim
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
 from hasten.cache.chain import SplitCompose
@@ -195,18 +195,8 @@ def _draws(steps: Sequence[ChainStep]) -> bool:
 
 def _with_reasons(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
     """Adds a reason to each transform that runs on whole cases."""
-    if not count:
-        return list(steps)
-    last = name_of(steps[count - 1].transform)
-    cause = next((name_of(step.transform) for step in steps[:count] if step.why), "")
-    explained = []
-    for number, step in enumerate(steps[:count]):
-        why = step.why
-        if not why and is_random_crop(step.transform) and number:
-            why = f"crops what {name_of(steps[0].transform)} has changed"
-        if not why:
-            why = f"stands before {last}" + (f", and {cause} is not lowered" if cause not in ("", last) else "")
-        explained.append(replace(step, ops=(), why=f"{why}; on whole cases"))
+    whys = (step.why or f"stands before {name_of(steps[count - 1].transform)}" for step in steps[:count])
+    explained = [replace(step, ops=(), why=f"{why}; on whole cases") for step, why in zip(steps, whys, strict=False)]
     return [*explained, *steps[count:]]
 
 

@@ -19,7 +19,6 @@ from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.memory_format import memory_format
 
-SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""
 
@@ -63,14 +62,12 @@ class SlidingWindowInferer:
         *,
         flip_axes: Sequence[int] = (),
         average: Average = "scores",
-        sums: str = "fp32",
         channels_last: bool = False,
     ) -> None:
         """MONAI's arguments, and these:
 
         flip_axes: spatial axes (0 is the first one) along all of whose mirrorings scores are averaged.
         average: what is averaged over mirror images and windows, "scores" or their "softmax".
-        sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
         channels_last: windows go to the network in that memory format.
         Raises ValueError for values that cannot be.
         """
@@ -81,9 +78,9 @@ class SlidingWindowInferer:
         self.sw_device, self.device, self.cpu_thresh = sw_device, device, cpu_thresh
         self.progress, self.with_coord = progress, with_coord
         self.buffer_steps, self.buffer_dim = buffer_steps, buffer_dim
-        self.flip_axes, self.average, self.sums = tuple(flip_axes), average, sums
+        self.flip_axes, self.average = tuple(flip_axes), average
         self.channels_last = channels_last
-        choices = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax"), "sums": tuple(SUMS)}
+        choices: dict[str, tuple[str, ...]] = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax")}
         choices["padding_mode"] = ("constant", "reflect", "replicate", "circular")
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -132,7 +129,7 @@ class SlidingWindowInferer:
     ) -> Any:  # fmt: skip
         from monai.inferers import sliding_window_inference
 
-        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
+        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores"}
         if any(options.values()):
             names = " and ".join(name for name, used in options.items() if used)
             raise ValueError(
@@ -249,7 +246,7 @@ class SlidingWindowInferer:
         return images.dtype if images.is_floating_point() else torch.float32
 
     def _sums(self, images: Tensor) -> torch.dtype:
-        return torch.float64 if self.sums == "fp32" and images.dtype == torch.float64 else SUMS[self.sums]
+        return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 
 def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:

@@ -53,8 +53,8 @@ class ThreadBuffer:
         try:
             get = Range(LOADING)(batches.get)
             while not stop.is_set() and (batch := get()) is not _STOP:
-                if isinstance(batch, _Failure):
-                    raise batch.error
+                if isinstance(batch, BaseException):
+                    raise batch
                 yield batch
         finally:
             end()
@@ -102,11 +102,6 @@ class ThreadDataLoader(DataLoader):
                 yield batch
 
 
-class _Failure:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Event) -> None:
     try:
         for batch in batches:
@@ -115,7 +110,7 @@ def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Even
                 return
         target.put(_STOP)
     except BaseException as error:
-        target.put(_Failure(error))
+        target.put(error)
     finally:
         # Worker processes end with their iterator, now and not at some later collection.
         shutdown = getattr(batches, "_shutdown_workers", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.augment.affine import Affine, Rotate, Zoom
+from hasten.augment.affine import Affine, Zoom
 from hasten.augment.grid import AxisFlip, Cut, Flip, Resize, Rotate90
 from hasten.augment.lower.crops import makes_whole
 from hasten.augment.lower.types import (
@@ -77,10 +77,10 @@ def _rotated(transform: Any, context: Context) -> Lowered:
     if any(transform.align_corners):
         raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
-    ranges: Any = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
+    ranges = tuple(pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z"))
     return single(
-        transform, Rotate, prob=transform.prob, mode=modes_of(transform, context),
-        padding_mode=padding_of(transform, _GRID), **ranges,
+        transform, Affine, prob=transform.prob, mode=modes_of(transform, context),
+        padding_mode=padding_of(transform, _GRID), rotate_range=ranges,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Lowers MONAI's transforms that convert, select and join the entries of an item."""
+"""Lowers MONAI's transforms that convert, select and join the entries of an item, and those that run cuCIM."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from hasten.augment.chain import Batch, Fixed
-from hasten.augment.lower.types import Context, Lowered, NotLowered, keys_of
+from hasten.augment.chain import Batch, Fixed, PerSample
+from hasten.augment.cucim import PARAMETERS, OnGpu, arguments
+from hasten.augment.lower.types import Context, Lowered, NotLowered, keys_of, name_of
 
 _TENSORS = "a batch is made of tensors"
 
@@ -80,3 +81,26 @@ def _joined(batch: Batch, keys: tuple[str, ...], name: str) -> Batch:
 
 def _only(batch: Batch, keys: tuple[str, ...]) -> Batch:
     return {key: batch[key] for key in keys}
+
+
+def is_cucim(transform: Any) -> bool:
+    import monai.transforms as mt
+
+    return isinstance(transform, mt.CuCIMd | mt.RandCuCIMd)
+
+
+def lower_cucim(transform: Any, context: Context) -> Lowered | None:
+    """None for other transforms. Raises ValueError where cuCIM can't run, or has no such transform."""
+    if not is_cucim(transform):
+        return None
+    name = transform.name
+    if name not in PARAMETERS:
+        raise ValueError(f'{name_of(transform)}: cuCIM has no transform "{name}"; it has {", ".join(PARAMETERS)}')
+    kwargs = arguments(name, transform.trans.args, transform.trans.kwargs)
+    if not context.cucim:
+        raise ValueError(
+            f"{name_of(transform)}: {name} needs a CUDA device, cupy and cucim (and strict=False); write MONAI's own "
+            "transform for it"
+        )
+    op = PerSample(transforms=(OnGpu(keys_of(transform), name, kwargs),))
+    return Lowered(ops=(op,), note="cuCIM on the GPU, sample by sample")
