@@ -25,7 +25,6 @@ from tests.augment.stores import (
     random_store,
     segment_of,
     slice_of,
-    store_of,
 )
 
 ALL_ON: dict[str, Any] = {
@@ -148,29 +147,6 @@ def test_with_all_off_a_patch_is_a_slice_of_its_case(dtype: str, spacing: Spacin
                 assert torch.equal(value[row], (wanted[:, 0] if flat else wanted).to(value.dtype))
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
-@each_renderer
-def test_a_flip_is_the_flip_of_the_same_patch(axes: tuple[int, ...], renderer: str) -> None:
-    store = random_store(SHAPES, num_channels=2)
-    chances = tuple(1.0 if axis in axes else 0.0 for axis in range(3))
-    plain, flipped = (
-        batch_by(renderer, segment_of(store, PATCH, flip_prob=prob, batch_size=6), 1) for prob in (None, chances)
-    )
-    assert same(flipped, {key: torch.flip(value, [axis + 2 for axis in axes]) for key, value in plain.items()})
-
-
-def test_a_step_depends_on_the_seed_and_on_nothing_before() -> None:
-    store = random_store(SHAPES)
-    segment = segment_of(store, PATCH, seed=5, **ALL_ON)
-    later = segment(7)
-    for step in range(7):
-        segment(step)
-    assert same(segment(7), later)
-    assert same(segment_of(store, PATCH, seed=5, **ALL_ON)(7), later)
-    assert not same(segment_of(store, PATCH, seed=6, **ALL_ON)(7), later)
-    assert not same(segment(8), later)
-
-
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (5, 6), (30, 70), (4, 4)])
 def test_a_run_of_batches_is_its_steps(first: int, last: int) -> None:
     """Steps are drawn together, many at a time; nothing may depend on which."""
@@ -201,22 +177,6 @@ def test_global_random_state_is_neither_read_nor_changed() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
     assert same(segment(0), first)
-
-
-def test_image_and_label_move_together() -> None:
-    """The image is 10 times the label, so that wherever no two classes are mixed the one must follow from the other."""
-    label = np.zeros((12, 13, 14), np.uint8)
-    label[2:7, 3:9, 2:6], label[6:11, 2:6, 7:12], label[3:6, 9:12, 7:13] = 1, 2, 3
-    store = store_of([label[None].astype(np.float32) * 10], [label], 4)
-    flipped = segment_of(store, (7, 8, 9), flip_prob=(0.5, 0.5, 0.5), foreground_prob=1.0)(0)
-    assert torch.equal(flipped["image"], flipped["label"] * 10.0)
-    options: dict[str, Any] = {"flip_prob": (0.5, 0.5, 0.5), "rotate_deg": (50.0, 50.0, 50.0), "affine_prob": 1.0}
-    binary = store_of([(label[None] > 0).astype(np.float32)], [(label > 0).astype(np.uint8)], 2)
-    batch = segment_of(binary, (7, 8, 9), batch_size=20, foreground_prob=1.0, **options)(0)
-    for value in (0, 1):
-        pure = (batch["image"] - value).abs() < 1e-6
-        assert pure.sum() > 1000
-        assert (batch["label"][pure] == value).all()
 
 
 class NoCopyFromTheHost(TorchDispatchMode):

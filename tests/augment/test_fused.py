@@ -19,11 +19,11 @@ from hasten.augment.fused import KINDS, fused_places, render_fused
 from hasten.augment.intensity import Brightness
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.make_program import CaseSource, make_segment
-from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.noise import GaussianNoise
 from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.program import Segment
 from hasten.augment.render import render
-from hasten.augment.smooth import Blur
+from hasten.augment.smooth import Blur, GaussianSmooth
 from hasten.config.schema import SampleConfig, Triple
 from tests.augment.stores import random_store
 
@@ -104,14 +104,14 @@ OWN: dict[str, tuple[Any, ...]] = {
     "no statistics kept": (Contrast(prob=0.7, preserve_range=False), Gamma(prob=0.7, p_retain_stats=0.0)),
     "some kept": (Gamma(prob=0.8, p_retain_stats=0.5, p_invert_image=0.5), Gamma(prob=0.8, p_retain_stats=0.5)),
     "some channels": (
-        Blur(prob=1.0, p_per_channel=0.5, synchronize_axes=True), Brightness(prob=1.0, p_per_channel=0.5),
+        Blur(prob=1.0, p_per_channel=0.5), Brightness(prob=1.0, p_per_channel=0.5),
         Contrast(prob=1.0, p_per_channel=0.5), Gamma(prob=1.0, p_per_channel=0.5),
     ),
     "negative factors": (
         Brightness(prob=1.0, around_one=False, multiplier_range=(-2.0, -1.0)),
         Contrast(prob=1.0, around_one=False, contrast_range=(-2.0, -1.0)), Gamma(prob=0.5),
     ),
-    "at corners": (SimulateLowResolution(prob=1.0, half_pixel=False, zoom_range=(0.1, 1.6), synchronize_axes=False),),
+    "at corners": (SimulateLowResolution(prob=1.0, half_pixel=False, zoom_range=(0.1, 1.6)),),
     "contrast before low resolution": (Contrast(prob=1.0), SimulateLowResolution(prob=0.5)),
     "a shift of noise": (GaussianNoise(prob=0.5, mean=3.0, std=(1.0, 2.0)), Blur(prob=0.5, blur_sigma=(0.0, 1.4))),
     "others after": (GaussianNoise(prob=1.0), Gamma(prob=0.5), GaussianNoise(prob=0.5), Brightness(prob=1.0)),
@@ -148,7 +148,7 @@ def test_what_is_not_nnunets_is_rendered_as_ever(monkeypatch: pytest.MonkeyPatch
 def test_which_operations_are_fused() -> None:
     chain = nnunet_chain(PATCH)
     assert fused_places(segment_of(chain, PATCH).stages) == [1, 2, 3, 4, 5, 6, 7]
-    short = replace(chain, ops=(*chain.ops[:2], Brightness(), RicianNoise(), Gamma()))
+    short = replace(chain, ops=(*chain.ops[:2], Brightness(), GaussianSmooth(), Gamma()))
     assert fused_places(segment_of(short, PATCH).stages) == [None, None, 1, None, None, None, None]
     wide = replace(chain, ops=(*chain.ops[:2], GaussianNoise(), Blur(blur_sigma=(1.0, 5.0))))
     assert fused_places(segment_of(wide, PATCH).stages) == [1, None, None, None, None, None, None]

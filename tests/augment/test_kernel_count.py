@@ -90,8 +90,8 @@ class Stands:
         def read_by_kernel(*arguments: Any, **how: Any) -> Any:
             from hasten.augment.read import PackedCases
 
-            *cases, case, start, place, size, out, displaced = arguments
-            return read(PackedCases(*cases), case, start, coordinates_of(place, size, out, displaced), **how)
+            *cases, case, start, place, size, out = arguments
+            return read(PackedCases(*cases), case, start, coordinates_of(place, size, out), **how)
 
         of_random = {
             "words": words, "uniforms": uniforms, "normals": normals, "hashed": random.hash32,

@@ -38,18 +38,6 @@ def monais(image: Tensor, zoom: float) -> Tensor:
     return torch.as_tensor(peer(image, randomize=False)).as_subclass(Tensor)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_without_half_pixel_it_is_monais(shape: tuple[int, ...], seed: int) -> None:
-    op = SimulateLowResolution(prob=1, zoom_range=(0.1, 1.2), half_pixel=False)
-    image, drawn = images(4, shape, seed), op.draw(keys(4, seed), shape)
-    assert drawn["zoom"].shape == (4, 1, len(shape) - 1)
-    result = op.apply(image, drawn)
-    for row in range(4):
-        wanted = monais(image[row], float(drawn["zoom"][row, 0, 0]))
-        torch.testing.assert_close(result[row], wanted, rtol=1e-4, atol=1e-5)
-
-
 @given(side=st.integers(1, 70), zoom=st.floats(0.015625, 2.0, width=32))
 @settings(max_examples=150, deadline=None)
 def test_any_side_and_zoom_are_monais(side: int, zoom: float) -> None:
@@ -63,9 +51,9 @@ def test_any_side_and_zoom_are_monais(side: int, zoom: float) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_channel_and_axis_can_have_its_zoom(shape: tuple[int, ...]) -> None:
-    op = SimulateLowResolution(prob=1, zoom_range=(0.2, 1.0), synchronize_channels=False, synchronize_axes=False)
+    op = SimulateLowResolution(prob=1, zoom_range=(0.2, 1.0), synchronize_channels=False)
     image, drawn = images(3, shape), op.draw(keys(3), shape)
-    assert drawn["zoom"].unique().numel() == 3 * shape[0] * (len(shape) - 1)
+    assert drawn["zoom"].unique().numel() == 3 * shape[0]
     result = op.apply(image, drawn)
     for row in range(3):
         for channel in range(shape[0]):
@@ -77,9 +65,7 @@ def test_every_channel_and_axis_can_have_its_zoom(shape: tuple[int, ...]) -> Non
 def test_it_is_nnunets(shape: tuple[int, ...]) -> None:
     peers = pytest.importorskip("batchgeneratorsv2.transforms.spatial.low_resolution")
     peer = peers.SimulateLowResolutionTransform((0.5, 1), False, True, None)
-    op = SimulateLowResolution(
-        prob=1, synchronize_channels=False, synchronize_axes=False, ignore_axes=(0,), p_per_channel=0.5
-    )
+    op = SimulateLowResolution(prob=1, synchronize_channels=False, ignore_axes=(0,), p_per_channel=0.5)
     image, drawn = images(4, shape), op.draw(keys(4), shape)
     result = op.apply(image, drawn)
     for row in range(4):
@@ -90,24 +76,11 @@ def test_it_is_nnunets(shape: tuple[int, ...]) -> None:
 
 def test_what_is_not_chosen_stays_exactly() -> None:
     shape = (4, 6, 9, 8)
-    op = SimulateLowResolution(
-        prob=1, synchronize_channels=False, allowed_channels=(1, -1), p_per_channel=0.6, ignore_axes=(-1,)
-    )
+    op = SimulateLowResolution(prob=1, synchronize_channels=False, p_per_channel=0.6, ignore_axes=(-1,))
     image, drawn = images(200, shape), op.draw(keys(200), shape)
     result, zoom = op.apply(image, drawn), drawn["zoom"]
     changed = (zoom != 1).any(2)
-    assert not changed[:, [0, 2]].any()
-    assert abs(float(changed[:, [1, 3]].float().mean()) - 0.6) < 0.1
+    assert abs(float(changed.float().mean()) - 0.6) < 0.1
     assert (zoom[..., 2] == 1).all()
     assert torch.equal(zoom[..., 0], zoom[..., 1])
     assert torch.equal(result[~changed], image[~changed])
-
-
-def test_the_default_does_not_move_the_image() -> None:
-    ramp = torch.arange(60, dtype=torch.float32).expand(1, 1, 8, 60)
-    drawn = {"zoom": torch.full((1, 1, 2), 0.25)}
-    inner = slice(8, 52)
-    still = (SimulateLowResolution().apply(ramp, drawn) - ramp)[..., inner].mean()
-    moved = (SimulateLowResolution(half_pixel=False).apply(ramp, drawn) - ramp)[..., inner].mean()
-    assert abs(float(still)) <= 0.51  # nearest of four voxels: half a voxel at most
-    assert float(moved) == pytest.approx(-1.5, abs=0.1)

@@ -67,20 +67,19 @@ def test_the_kernel_reads_what_torch_reads(data: Any) -> None:
     place = some_map(batch, data.draw(st.sampled_from(("whole", "any"))), generator)
     if dims == 2:
         start[:, 0] = 0
-    displaced = torch.randn(batch, 3, *out, generator=generator) if data.draw(st.booleans()) else None
     how = {
         "mode": data.draw(st.sampled_from(("bilinear", "nearest"))),
         "padding_mode": data.draw(st.sampled_from(("", "zeros", "border", "reflection"))),
         "spatial_dims": dims,
     }
-    result = by_kernel(cases, case, start, place, size, out, displaced, **how)
-    wanted = read(cases, case, start, coordinates_of(place, size, out, displaced), **how)
+    result = by_kernel(cases, case, start, place, size, out, **how)
+    wanted = read(cases, case, start, coordinates_of(place, size, out), **how)
     assert result.dtype == wanted.dtype
     if how["mode"] == "nearest":
         assert torch.equal(result, wanted)
     else:
         torch.testing.assert_close(result, wanted, rtol=1e-6, atol=1e-6)
-    assert torch.equal(read_mapped(cases, case, start, place, size, out, displaced, **how), wanted)
+    assert torch.equal(read_mapped(cases, case, start, place, size, out, **how), wanted)
 
 
 def by_kernel(cases: PackedCases, *arguments: Any, **how: Any) -> Tensor:
@@ -97,7 +96,7 @@ def test_a_voxel_without_weight_is_not_read() -> None:
     whole = Map(torch.diag_embed(torch.tensor([[1.0, -1.0, 1.0]])), torch.zeros(1, 3))
     how = {"mode": "bilinear", "padding_mode": "zeros", "spatial_dims": 3}
     result = by_kernel(
-        cases, torch.tensor([0]), torch.zeros(1, 3, dtype=torch.int64), whole, (3, 3, 3), (3, 3, 3), None, **how
+        cases, torch.tensor([0]), torch.zeros(1, 3, dtype=torch.int64), whole, (3, 3, 3), (3, 3, 3), **how
     )
     assert torch.equal(result[0, 0], values.view(3, 3, 3).flip(1))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
-from hasten.augment.smooth import Blur, GaussianSharpen, GaussianSmooth
+from hasten.augment.smooth import Blur, GaussianSmooth
 from hasten.sample.random import sample_key
 
 SIZES = [(1, 19, 14), (3, 12, 17), (2, 16, 9, 11)]
@@ -42,39 +42,23 @@ def test_smooth_is_monais_cut_off_at_the_drawn_sigma(shape: tuple[int, ...], see
     close(op.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
 
 
-@settings(max_examples=6, deadline=None)
-@given(shape=st.sampled_from(SIZES), seed=st.integers(0, 1000))
-def test_sharpen_is_monais(shape: tuple[int, ...], seed: int) -> None:
-    op = GaussianSharpen(sigma1_x=(0.5, 2.0), sigma2_y=(0.3, 2.5), sigma2_z=1.2)
-    image, drawn = images(shape, seed), op.draw(keys(2, seed), shape)
-    wanted = [
-        mt.GaussianSharpen(
-            drawn["sigma1"][row].tolist(), drawn["sigma2"][row].tolist(), alpha=float(drawn["alpha"][row])
-        )(image[row])
-        for row in range(2)
-    ]
-    result = op.apply(image, drawn)
-    # Differences of two filtered images times up to 30: rounding is of the image, not of what comes out.
-    assert torch.allclose(result, torch.stack([each.as_subclass(Tensor) for each in wanted]), rtol=1e-4, atol=3e-3)
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     shape=st.sampled_from(SIZES), seed=st.integers(0, 1000), high=st.sampled_from([0.3, 1.0, 2.5]),
-    same=st.booleans(), p_channel=st.sampled_from([0.5, 1.0]),
+    p_channel=st.sampled_from([0.5, 1.0]),
 )  # fmt: skip
-def test_blur_is_batchgenerators(shape: tuple[int, ...], seed: int, high: float, same: bool, p_channel: float) -> None:
+def test_blur_is_batchgenerators(shape: tuple[int, ...], seed: int, high: float, p_channel: float) -> None:
     pytest.importorskip("batchgeneratorsv2")
     module = _their_blur()
-    op = Blur(blur_sigma=(0.15, high), synchronize_channels=same, p_per_channel=p_channel)
-    theirs = module.GaussianBlurTransform(1.0, same, False, p_channel)
+    op = Blur(blur_sigma=(0.15, high), p_per_channel=p_channel)
+    theirs = module.GaussianBlurTransform(1.0, False, False, p_channel)
     image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
     result = op.apply(image, drawn)
     for row in range(2):
         sigma = drawn["sigma"][row]
         chosen = sigma[:, 0] > 0
         sigmas = sigma[chosen].tolist()
-        state = {"apply_to_channel": chosen, "sigmas": sigmas[0] if same and sigmas else sigmas}
+        state = {"apply_to_channel": chosen, "sigmas": sigmas}
         wanted.append(theirs._apply_to_image(image[row].clone(), **state) if sigmas else image[row])
         assert torch.equal(result[row][~chosen], image[row][~chosen])
     close(result, wanted)
@@ -107,19 +91,16 @@ def test_blur_is_scipys_with_mirrored_borders() -> None:
     assert torch.allclose(op.apply(image, drawn), torch.as_tensor(wanted).float(), rtol=1e-5)
 
 
-def test_an_axis_shorter_than_the_filter_takes_the_weights_that_fit() -> None:
-    image = images((1, 1, 3, 20), 0)
-    for op in (Blur(blur_sigma=(3.0, 4.0)), GaussianSharpen(), GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))):
-        assert torch.isfinite(op.apply(image, op.draw(keys(2), (1, 1, 3, 20)))).all()
-    smooth = GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))
-    drawn = smooth.draw(keys(2), (1, 1, 3, 20))
-    close(smooth.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
-    flat = torch.full((2, 1, 2, 3, 20), 7.0)
-    blurred = Blur(blur_sigma=(3.0, 4.0))
-    assert torch.allclose(blurred.apply(flat, blurred.draw(keys(2), (1, 2, 3, 20))), flat)
-
-
 def test_a_sigma_of_zero_changes_nothing() -> None:
     image = images((2, 7, 8), 0)
     assert torch.equal(Blur().apply(image, {"sigma": torch.zeros(2, 2, 2)}), image)
     assert torch.equal(GaussianSmooth(sigma_x=(0, 1)).apply(image, {"sigma": torch.zeros(2, 2)}), image)
+
+
+def test_an_axis_shorter_than_the_filter_takes_the_weights_that_fit() -> None:
+    image = images((1, 1, 3, 20), 0)
+    smooth = GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))
+    drawn = smooth.draw(keys(2), (1, 1, 3, 20))
+    close(smooth.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
+    flat, blur = torch.full((2, 1, 2, 3, 20), 7.0), Blur(blur_sigma=(3.0, 4.0))
+    assert torch.allclose(blur.apply(flat, blur.draw(keys(2), (1, 2, 3, 20))), flat)

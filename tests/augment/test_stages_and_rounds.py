@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hasten.augment.chain import Batch
-from hasten.augment.make_program import program_of
 from hasten.augment.program import HostSource, MixedSource, Program, Segment
 from hasten.cache.homes import part_of
 from hasten.feed.feed import Feed
@@ -74,18 +73,6 @@ def test_a_batch_is_a_function_of_the_step_alone(kind: str, keep_voxels: bool, s
     assert all(same(own(step), whole[step]) for step in (0, 3, 9))
 
 
-def test_one_stage_is_the_segment_itself() -> None:
-    one = segment(plan(())[0])
-    for own in (program("in memory", plan(())), program_of(one)):
-        assert own.segment is not None
-        assert all(same(batch, one(step)) for step, batch in enumerate(own.batches(0, 12)))
-    assert program("in memory", plan()).segment is None
-    assert program("in memory", plan(()), 7).segment is None
-    # With as many patches in a step, later stages have the batches that they have without a first one.
-    later = program("in memory", plan(((0.5, 0.5),))).batches(5, 8)
-    assert all(same(batch, one(5 + number)) for number, batch in enumerate(later))
-
-
 @sizes
 def test_cases_keep_their_order_over_the_stages(keep_voxels: bool) -> None:
     stages = plan(keep_voxels=keep_voxels)
@@ -137,17 +124,3 @@ def test_only_the_rounds_that_are_asked_for_are_made() -> None:
     assert rounds == [2]
     list(own.batches(12, 20))
     assert rounds == [2, 3]
-
-
-def test_what_was_compiled_is_told_by_stage() -> None:
-    own = program("in memory", plan())
-    assert (own.compiled, own.why, own.compile_seconds) == (False, "", 0.0)
-
-    def make(number: int, stage: PatchStage) -> Segment:
-        made = segment(stage)
-        return replace(made, compiled=True, why="compiled in 3.0 s", compile_seconds=3.0) if stage.first else made
-
-    mixed = Program(make, DealingRounds(stages=plan()[:2]))
-    assert mixed.why == "6 x 6 x 4: compiled in 3.0 s"
-    assert mixed.compile_seconds == 3.0
-    assert not mixed.compiled

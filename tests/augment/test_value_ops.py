@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hasten.augment.op import Drawn, ValueOp, op_key, used
+from hasten.augment.op import Drawn, ValueOp
 from hasten.sample.random import sample_key
 from tests.augment.examples import EXAMPLES
 
@@ -72,13 +72,3 @@ def test_nothing_is_read_on_the_host(op: ValueOp, shape: tuple[int, ...]) -> Non
 def test_a_probability_out_of_range_is_refused(op: ValueOp) -> None:
     with pytest.raises(ValueError, match=rf"{type(op).__name__}.*prob=1\.5"):
         replace(cast("Any", op), prob=1.5)
-
-
-def test_use_is_drawn_with_its_probability_and_by_position() -> None:
-    key = keys(20000)
-    first, second = op_key(key, 0), op_key(key, 1)
-    for prob in (0.0, 0.1, 0.5, 1.0):
-        share = used(first, prob).float().mean()
-        assert abs(float(share) - prob) < 0.015
-    both = (used(first, 0.5) & used(second, 0.5)).float().mean()
-    assert abs(float(both) - 0.25) < 0.015

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from monai.transforms import (
+    Compose,
     RandCropByPosNegLabeld,
+    RandGaussianNoised,
     RandLambdad,
     Randomizable,
-    RandScaleCropd,
+    RandShiftIntensityd,
     RandSpatialCropSamplesd,
-    RandStdShiftIntensityd,
-    ResizeWithPadOrCropd,
 )
 from torch import Tensor
 
 from hasten.augment.chain import Chain
+from hasten.augment.compile import compile_transforms
 from hasten.augment.make_program import augment_batch, segment_of_batch
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import Items, WholeCases, run_one
 from tests.augment.lowering import KEYS, batch_of, item
+from tests.augment.test_compile import rows
 
 
 def source(*transforms: Any, keys: tuple[str, ...] = KEYS, count: int = 3) -> WholeCases:
@@ -90,14 +93,9 @@ def test_what_goes_wrong_names_the_item_and_the_transform() -> None:
         source(lambda row: [row, row]).samples([0])
 
 
-def test_sizes_are_set_by_what_follows_a_crop_of_any_size() -> None:
-    own = source(RandScaleCropd(KEYS, roi_scale=0.5, random_size=True), ResizeWithPadOrCropd(KEYS, 8))
-    assert {tuple(sample["image"].shape) for sample in own.samples(range(6))} == {(2, 8, 8, 8)}
-
-
 def test_writing_transforms_do_not_touch_their_neighbours() -> None:
     """Crops of one case overlap in memory."""
-    own = source(crop(3), RandStdShiftIntensityd("image", factors=(3, 3), prob=1))
+    own = source(crop(3), RandShiftIntensityd("image", offsets=(3, 3), prob=1))
     together = own.samples(range(3))
     assert all(equal(own.samples([number])[0], together[number]) for number in range(3))
 
@@ -135,3 +133,12 @@ def test_generators_that_are_not_monais_are_seeded_too_and_left_as_they_were() -
     assert torch.equal(torch.rand(3), wanted)
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
+
+
+def test_two_threads_may_make_batches_by_the_same_transforms() -> None:
+    transforms = [RandLambdad("image", func=lambda image: image * 2, prob=0.5), RandGaussianNoised("image", prob=0.5)]
+    program = compile_transforms(Compose(transforms)).bind(rows(2), batch_size=4)
+    wanted = [program(step)["image"] for step in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda step: program(step)["image"], range(12)))
+    assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))

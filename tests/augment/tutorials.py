@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import monai.apps.nuclick.transforms as nuclick
 import monai.transforms as mt
 import numpy as np
 
@@ -101,11 +100,6 @@ def zoom() -> Any:
     )
 
 
-def affine(size: Any = P, **options: Any) -> Any:
-    settings = {"rotate_range": (0, 0, np.pi / 15), "scale_range": (0.1, 0.1, 0.1), "prob": 1.0} | options
-    return mt.RandAffined(BOTH, mode=MODES, spatial_size=size, **settings)
-
-
 def by_class(key: str = "label", **options: Any) -> Any:
     return mt.RandCropByLabelClassesd(
         BOTH, label_key=key, spatial_size=P, num_classes=3, ratios=[1, 1, 1], num_samples=2, **options
@@ -123,61 +117,9 @@ def dints() -> list[Any]:
         mt.CopyItemsd("label", times=1, names=["label4crop"]),
         mt.Lambdad("label4crop", func=one_hot),
         mt.SpatialPadd([*BOTH, "label4crop"], spatial_size=(24, 24, 24), mode=["reflect", "constant", "constant"]),
-        by_class("label4crop"), mt.Lambdad("label4crop", func=lambda _: 0),
+        by_class("label4crop"), mt.DeleteItemsd("label4crop"),
         mt.RandRotated(BOTH, range_x=0.3, range_y=0.3, range_z=0.3, mode=MODES, prob=0.2), zoom(), *nnunet_values(),
         *intensity(), *flips(), mt.CastToTyped(BOTH, dtype=(np.float32, np.uint8)), mt.EnsureTyped(BOTH),
-    ]  # fmt: skip
-
-
-def hovernet() -> list[Any]:
-    """Maps of each nucleus's centre, and labels cropped to the output, smaller than the image."""
-    three = ["image", "label_inst", "label_type"]
-    return [
-         
-        mt.RandAffined(
-            three, prob=1.0, rotate_range=(np.pi, np.pi), scale_range=[(-0.2, 0.2)] * 2, shear_range=[(-0.1, 0.1)] * 2,
-            translate_range=[(-3, 3)] * 2, padding_mode="zeros", mode="nearest",
-        ),
-        mt.CenterSpatialCropd("image", roi_size=(40, 40)), *flips(three, dims=2),
-        mt.OneOf([
-            mt.RandGaussianSmoothd("image", sigma_x=(0.1, 1.1), sigma_y=(0.1, 1.1), prob=1.0),
-            mt.MedianSmoothd("image", radius=1), mt.RandGaussianNoised("image", prob=1.0, std=0.05),
-        ]),
-        mt.CastToTyped(["image", "label_inst"], dtype=(np.uint8, np.int32)),
-        mt.CopyItemsd("label_inst", times=1, names="label"), mt.AsDiscreted("label", threshold=1),
-        mt.AsDiscreted("label_type", to_onehot=3),
-        mt.ComputeHoVerMapsd("label_inst", dtype=np.float32, new_key_prefix="hover_"),
-        mt.CenterSpatialCropd(["label", "hover_label_inst", "label_inst", "label_type"], roi_size=(24, 24)),
-        mt.ScaleIntensityRanged("image", a_min=0, a_max=255, b_min=0, b_max=1, clip=True),
-    ]  # fmt: skip
-
-
-def nuclick_rows() -> Rows:
-    return [
-        {"image": row["image"], "label": row["label_inst"].astype(np.uint8), "centroid": [14, 14], "mask_value": 1}
-        for row in pictures()
-    ]
-
-
-def nuclick_segmentation() -> list[Any]:
-    three = ["image", "label", "others"]
-    return [
-         
-        mt.ScaleIntensityRanged("image", a_min=0, a_max=255, b_min=-1, b_max=1),
-        nuclick.ExtractPatchd(BOTH, patch_size=32),
-        nuclick.SplitLabeld(keys="label", others="others", mask_value="mask_value", min_area=1),
-        mt.RandRotate90d(three, prob=0.5, max_k=3, spatial_axes=(-2, -1)), mt.RandFlipd(three, prob=0.5),
-        nuclick.AddPointGuidanceSignald(image="image", label="label", others="others", drop_rate=0.5, jitter_range=3),
-        mt.SelectItemsd(BOTH),
-    ]  # fmt: skip
-
-
-def nuclick_classification() -> list[Any]:
-    return [
-         
-        mt.ScaleIntensityRanged("image", a_min=0, a_max=255, b_min=-1, b_max=1),
-        nuclick.SetLabelClassd(keys="label", offset=-1), mt.RandRotate90d("image", prob=0.5),
-        mt.RandFlipd("image", prob=0.5),
     ]  # fmt: skip
 
 
@@ -208,61 +150,29 @@ def brats(size: Any = P) -> list[Any]:
 
 def volume_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
     rotate = mt.RandRotate90d(BOTH, prob=0.1, max_k=3)
-    one_of = mt.OneOf([
-        mt.RandCoarseDropoutd("image", prob=1.0, holes=3, spatial_size=4, fill_value=0),
-        mt.RandCoarseShuffled("image", prob=1.0, holes=3, spatial_size=4),
-    ])  # fmt: skip
+    holes = mt.RandCoarseDropoutd("image", prob=0.5, holes=3, spatial_size=4, fill_value=0)
     chains: dict[str, list[Any]] = {
         "spleen": [*window(), mt.CropForegroundd(BOTH, source_key="image"), pos_neg(samples=4, image_key="image")],
-        "spleen fast": [*window(), pos_neg(samples=4, image_key="image"), affine(),],
         "spleen indices": [
             *window(), mt.FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
             pos_neg(fg_indices_key="label_fg", bg_indices_key="label_bg"),
         ],
-        "btcv unetr": [*window(), pos_neg(), *flips(prob=0.1), rotate, mt.RandShiftIntensityd("image", 0.1, prob=0.5)],
         "btcv swin": [*window(), pos_neg(allow_smaller=True), *flips(prob=0.1), rotate, *intensity()],
         "btcv classes": [
             *window(), mt.ClassesToIndicesd("label", num_classes=3), by_class(indices_key="label_cls_indices"),
             *flips(),
         ],
-        "unet 3d": [mt.ScaleIntensityd("image"), pos_neg(samples=4), mt.RandRotate90d(BOTH, prob=0.5)],
-        "lazy": [pos_neg(), mt.RandRotated(BOTH, range_x=0.4, prob=0.8, mode=MODES), *flips()],
         "hippocampus": [
             *standard(), mt.SpatialPadd(BOTH, spatial_size=24), mt.RandSpatialCropd(BOTH, roi_size=P), *flips(),
         ],
-        "prostate": [*standard(), mt.ResizeWithPadOrCropd(BOTH, spatial_size=(18, 18, 18)), *flips(), *intensity()],
         "dynunet": [*standard(), pos_neg(), zoom(), *nnunet_values(), *flips()],
         "dints": dints(),
-        "auto3dseg": [
-            *standard(), by_class(), affine(None, prob=0.2), mt.RandGaussianSmoothd("image", prob=0.2),
-            *flips(), *intensity(),
-        ],
-        "vista": [*window(), by_class(allow_smaller=True), *flips(prob=0.2), rotate, *intensity(0.2)],
         "low resolution": [*standard(), pos_neg(), mt.RandSimulateLowResolutiond("image", prob=0.5), *nnunet_values()],
-        "contrast": [*window(), pos_neg(), mt.RandAdjustContrastd("image", prob=0.5, gamma=(0.7, 1.5)), *flips()],
-        "histogram": [
-            *window(), pos_neg(), mt.RandHistogramShiftd("image", prob=0.5), mt.RandGibbsNoised("image", prob=0.3),
-        ],
-        "bias field": [*window(), pos_neg(), mt.RandBiasFieldd("image", prob=0.3), *flips()],
-        "elastic": [*window(), mt.Rand3DElasticd(BOTH, (2, 3), (5, 10), spatial_size=P, prob=0.5, mode=MODES)],
-        "distortion": [*window(), pos_neg(), mt.RandGridDistortiond(BOTH, prob=0.5, mode=MODES)],
         "self-supervised": [
-            *window(), mt.RandSpatialCropSamplesd(BOTH, roi_size=P, num_samples=2, random_size=False), one_of,
-        ],
-        "resized": [mt.Resized(BOTH, spatial_size=P, mode=("trilinear", "nearest")), *flips(), *intensity()],
-        "weighted": [
-            *window(), mt.CopyItemsd("label", names="weight"),
-            mt.RandWeightedCropd(BOTH, w_key="weight", spatial_size=P, num_samples=2), *flips(),
+            *window(), mt.RandSpatialCropSamplesd(BOTH, roi_size=P, num_samples=2, random_size=False), holes,
         ],
     }  # fmt: skip
-    results: dict[str, tuple[Callable[[], Rows], list[Any]]] = {
-        name: (volumes, chain) for name, chain in chains.items()
-    }
-    several = [*standard(), mt.RandSpatialCropd(BOTH, roi_size=P, random_size=False), *flips()]
-    return results | {
-        "brats": (lambda: volumes(4, 4), brats()),
-        "brats classes": (lambda: volumes(4, 4), several),
-    }
+    return {name: (volumes, chain) for name, chain in chains.items()} | {"brats": (lambda: volumes(4, 4), brats())}
 
 
 def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
@@ -271,9 +181,6 @@ def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
         mt.RandAdjustContrastd("image", prob=0.5), mt.RandGaussianNoised("image", prob=0.5, std=0.05),
     ]  # fmt: skip
     return {
-        "unet 2d": (
-            masks, [scale, pos_neg((32, 32), 4), mt.RandRotate90d(BOTH, prob=0.5)],
-        ),
         "cells": (
             masks,
             [scale, mt.RandZoomd(BOTH, prob=0.5, mode=["bilinear", "nearest"]),
@@ -284,25 +191,8 @@ def picture_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
             [scale, mt.RandRotated("image", range_x=np.pi / 12, prob=0.5), mt.RandFlipd("image", prob=0.5),
              mt.RandZoomd("image", min_zoom=0.9, max_zoom=1.1, prob=0.5)],
         ),
-        "breast density": (
-            classified, [scale, mt.Resized("image", (32, 32)), mt.RandFlipd("image", prob=0.5), *intensity(),],
-        ),
-        "hovernet": (pictures, hovernet()),
-        "nuclick": (nuclick_rows, nuclick_segmentation()),
-        "nuclick classes": (
-            lambda: [{**row, "label": row["label"] * 3} for row in masks()], nuclick_classification(),
-        ),
         "camelyon": (lambda: tiles(1), camelyon(as_grid(1, channel=False))),
-        "camelyon fcn": (lambda: tiles(3), camelyon(as_grid(3))),
         "camelyon grid": (lambda: tiles(2), camelyon(as_grid(2), split())),
-        "stain": (
-            classified, [mt.RandRotate90d("image", prob=0.5), mt.ScaleIntensityRanged("image", 0, 255, 0, 1), *colours],
-        ),
-        "elastic 2d": (
-            masks, [scale, mt.Rand2DElasticd(
-                BOTH, (12, 12), (1, 2), prob=0.8, rotate_range=(0.3,), mode=MODES, spatial_size=(32, 32),
-            )],
-        ),
     }  # fmt: skip
 
 

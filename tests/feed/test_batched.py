@@ -100,8 +100,3 @@ def test_an_item_that_does_not_fit_is_named(change: dict[str, Any], message: str
     data[1] |= change
     with pytest.raises(ValueError, match=message):
         batched_feed(CacheDataset(data, Item(), progress=False), CROPS, num_classes=3, last=1)
-
-
-def test_a_missing_key_is_named() -> None:
-    with pytest.raises(ValueError, match='has no "seg"'):
-        batched_feed(CacheDataset(rows(1), Item(), progress=False), CROPS, num_classes=3, last=1, label_key="seg")

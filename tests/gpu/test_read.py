@@ -30,7 +30,7 @@ def _triton() -> None:
         pytest.skip("needs Triton")
 
 
-def reading(dims: int, dtype: torch.dtype, channels: int, *, displaced: bool) -> tuple[Any, ...]:
+def reading(dims: int, dtype: torch.dtype, channels: int) -> tuple[Any, ...]:
     """Arguments of `read_mapped`: three samples, one of them flipped and shifted by whole voxels only."""
     generator = torch.Generator().manual_seed(0)
     shapes = SHAPES if dims == 3 else [(1, *shape[1:]) for shape in SHAPES]
@@ -44,26 +44,22 @@ def reading(dims: int, dtype: torch.dtype, channels: int, *, displaced: bool) ->
     out = (1 if dims == 2 else 18, 17, 30)
     cases = PackedCases(values.to(dtype).cuda(), shape.cuda(), (voxels.cumsum(0) - voxels).cuda(), channels)
     start = torch.tensor([[2, -3, 5], [0, 4, -2], [-1, 1, 1]]) * torch.tensor([dims == 3, 1, 1])
-    moved = torch.randn(3, 3, *out, generator=generator).cuda() if displaced else None
     place = Map(linear.cuda(), shift.cuda())
-    return cases, torch.tensor([2, 0, 1]).cuda(), start.cuda(), place, (1 if dims == 2 else 16, 19, 28), out, moved
+    return cases, torch.tensor([2, 0, 1]).cuda(), start.cuda(), place, (1 if dims == 2 else 16, 19, 28), out
 
 
-def by_torch(
-    cases: PackedCases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, moved: Any, **how: Any
-) -> Tensor:
-    return read(cases, case, start, coordinates_of(place, size, out, moved), **how)
+def by_torch(cases: PackedCases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, **how: Any) -> Tensor:
+    return read(cases, case, start, coordinates_of(place, size, out), **how)
 
 
-@pytest.mark.parametrize("displaced", [False, True])
 @pytest.mark.parametrize("padding_mode", ["", "zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("dims", [2, 3])
-def test_the_kernel_reads_what_torch_reads(dims: int, mode: str, padding_mode: str, displaced: bool) -> None:
+def test_the_kernel_reads_what_torch_reads(dims: int, mode: str, padding_mode: str) -> None:
     how = {"mode": mode, "padding_mode": padding_mode, "spatial_dims": dims}
     for dtype in (torch.float16, torch.float32, torch.bfloat16, torch.uint8, torch.int16):
         for channels in (1, 3):
-            given = reading(dims, dtype, channels, displaced=displaced)
+            given = reading(dims, dtype, channels)
             result, wanted = read_mapped(*given, **how), by_torch(*given, **how)
             assert result.dtype == wanted.dtype
             if mode == "bilinear":
@@ -109,7 +105,7 @@ def test_a_batch_in_a_cuda_graph_is_the_hosts() -> None:
 
 
 def test_a_compiled_renderer_takes_torchs_operations() -> None:
-    given = reading(3, torch.float16, 1, displaced=False)
+    given = reading(3, torch.float16, 1)
     how = {"mode": "bilinear", "padding_mode": "zeros", "spatial_dims": 3}
     compiled = torch.compile(lambda: read_mapped(*given, **how), fullgraph=True)
     torch.testing.assert_close(compiled(), read_mapped(*given, **how), rtol=1e-4, atol=1e-4)

@@ -109,15 +109,6 @@ def test_a_training_that_fails_is_told(data: Path, tmp_path: Path) -> None:
     assert (run.status, run.steps) == ("failed", 3)
 
 
-def test_a_score_under_another_name(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    runner = trainer(max_epochs=2, callbacks=[HastenCallback(tmp_path, dice="dsc")])
-    runner.fit(Small(), datamodule=HastenDataModule(data, TINY))
-    results = [record.message for record in caplog.records if "dsc" in record.message]
-    assert len(results) == 1
-    assert "val_dice" in results[0]
-    assert not read_run(tmp_path).validations
-
-
 def test_a_folder_of_another_run_is_left_alone(data: Path, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(ValueError, match=r"holds a run already \(metrics\.jsonl\).*ckpt_path"):

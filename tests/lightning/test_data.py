@@ -113,13 +113,6 @@ def test_overfitting_sees_one_batch_again_and_again(data: Path, sums: list[float
     assert small.seen == sums[:1] * 3
 
 
-def test_steps_per_epoch(data: Path, sums: list[float]) -> None:
-    small = Small()
-    runner = trainer(max_epochs=1)
-    runner.fit(small, datamodule=module_of(data, steps_per_epoch=5))
-    assert small.seen == sums[:5]
-
-
 @pytest.fixture(scope="module")
 def saved(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
     """The folder with a checkpoint of each step, and what `Small` saw."""
@@ -163,14 +156,6 @@ def test_a_checkpoint_of_other_batches_is_refused(data: Path, tmp_path: Path) ->
             Small(), datamodule=module_of(data, "train.seed=1"), ckpt_path=str(tmp_path / "last.ckpt"),
             weights_only=False,
         )  # fmt: skip
-
-
-def test_a_second_training_begins_at_the_first_batch(data: Path, sums: list[float]) -> None:
-    module = module_of(data)
-    for _ in range(2):
-        small = Small()
-        trainer(max_steps=2).fit(small, datamodule=module)
-        assert small.seen == sums[:2]
 
 
 @pytest.mark.parametrize(
@@ -236,20 +221,6 @@ def test_ones_own_files_and_transforms(data: Path) -> None:
     assert runner.num_training_batches == 4  # 2 samples of 4 cases, 2 in a batch
     assert small.seen == wanted
     assert small.validated == [Path(row["image"]).name.removesuffix(".nii.gz") for row in rows[4:6]]
-
-
-def test_wrong_use_of_ones_own_files(data: Path) -> None:
-    rows = rows_of(data)
-    with pytest.raises(ValueError, match="batch_size=0"):
-        HastenDataModule.from_monai(rows, chain(), batch_size=0)
-    with pytest.raises(ValueError, match="validation_compose"):
-        HastenDataModule.from_monai(rows[1:], chain(), rows[:1], batch_size=2)
-    with pytest.raises(ValueError, match="makes no plan"):
-        _ = HastenDataModule.from_monai(rows, chain(), batch_size=2).num_classes
-    module = HastenDataModule.from_monai(rows, chain(), batch_size=2)
-    saved = HastenDataModule.from_monai(rows, chain(), batch_size=2, seed=1).state_dict()
-    with pytest.raises(ValueError, match="seed is not that of the checkpoint: 1 there, 0 here"):
-        module.load_state_dict(saved)
 
 
 def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:

@@ -41,16 +41,3 @@ def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=r"hasten\.lightning needs .*pip install 'hasten\[lightning\]'"):
         lightning_package()
-
-
-@pytest.mark.slow
-def test_the_other_package_of_lightning() -> None:
-    """Where only pytorch_lightning is there, or the script has imported that one."""
-    for hide in ("sys.modules['lightning'] = None", "import pytorch_lightning"):
-        code = (
-            f"import sys; {hide}; from hasten.lightning import HastenDataModule, HastenCallback; "
-            "import pytorch_lightning as pl; "
-            "print(issubclass(HastenDataModule, pl.LightningDataModule), issubclass(HastenCallback, pl.Callback))"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.stdout == "True True\n", done.stderr

@@ -100,40 +100,6 @@ def test_meta_data_are_monais() -> None:
     assert labels.dtype == torch.uint8
 
 
-def test_coordinates_are_monais() -> None:
-    def collect(into: dict[Any, Tensor]) -> Callable[..., Tensor]:
-        def network(batch: Tensor, places: Any) -> Tensor:
-            for window, place in zip(batch, places, strict=True):
-                into[tuple((cut.start, cut.stop) for cut in place)] = window
-            return batch
-
-        return network
-
-    inputs = images(2, 2, 9, 4)
-    ours: dict[Any, Tensor] = {}
-    theirs: dict[Any, Tensor] = {}
-    SlidingWindowInferer(roi_size=(4, 6), sw_batch_size=3, with_coord=True)(inputs, collect(ours))
-    Theirs(roi_size=(4, 6), sw_batch_size=3, with_coord=True)(inputs, collect(theirs))
-    assert ours.keys() == theirs.keys()
-    for place, window in ours.items():
-        assert torch.equal(window, theirs[place])
-
-
-def test_a_condition_is_cut_as_the_inputs_are() -> None:
-    inputs, condition, network = images(2, 2, 9, 4), images(2, 2, 9, 4) + 1, net(2, 3)
-
-    def conditioned(batch: Tensor, condition: Tensor) -> Tensor:
-        return network(batch * condition)
-
-    given = {"roi_size": (4, 6), "sw_batch_size": 3, "overlap": 0.5}
-    with torch.no_grad():
-        actual = SlidingWindowInferer(**given)(inputs, conditioned, condition=condition)
-        expected = Theirs(**given)(inputs, conditioned, condition=condition)
-    torch.testing.assert_close(actual, expected)
-    with pytest.raises(ValueError, match="condition: shape"):
-        SlidingWindowInferer(**given)(inputs, conditioned, condition=condition[:1])
-
-
 def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
     network, inputs = net(3, 3), images(1, 2, 12, 8, 8)
     given: dict[str, Any] = {"roi_size": 4, "overlap": 0.5, "mode": "gaussian"}
@@ -149,8 +115,8 @@ def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
             torch.testing.assert_close(one, other)
         labels = SlidingWindowInferer(**given).labels(inputs, lambda batch, form=form: form(network(batch)))
         assert torch.equal(labels, SlidingWindowInferer(**given).labels(inputs, network))
-    with pytest.raises(ValueError, match="flip_axes and sums: not with gradients, several outputs"):
-        SlidingWindowInferer(4, flip_axes=(0,), sums="fp16")(inputs, lambda batch: (batch, batch))
+    with pytest.raises(ValueError, match="flip_axes and average: not with gradients, several outputs"):
+        SlidingWindowInferer(4, flip_axes=(0,), average="softmax")(inputs, lambda batch: (batch, batch))
 
 
 @pytest.mark.parametrize("of", ["inputs", "weights"])
@@ -184,35 +150,11 @@ def test_mirroring_windows_is_mirroring_the_network(average: str) -> None:
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-def operated_net() -> nn.Module:
-    from monai.networks.nets import UNet
-
-    torch.manual_seed(0)
-    return UNet(3, 1, 3, (4, 8, 16), (2, 2), num_res_units=1, norm="instance").eval()
-
-
-def test_surgery_leaves_the_network_as_it_is_and_follows_its_weights() -> None:
-    network, inputs = operated_net(), images(1, 1, 20, 16, 24)
-    kinds = [type(module) for module in network.modules()]
-    plain = SlidingWindowInferer(roi_size=16, overlap=0.5, mode="gaussian")
-    inferer = SlidingWindowInferer(roi_size=16, overlap=0.5, mode="gaussian", surgery=True, channels_last=True)
-    for _ in range(2):
-        torch.testing.assert_close(inferer(inputs, network), plain(inputs, network), atol=1e-4, rtol=0)
-        with torch.no_grad():
-            for weight in network.parameters():
-                weight.data.mul_(1.5)
-    assert [type(module) for module in network.modules()] == kinds
-    assert inferer._copy is not None
-    assert [type(module) for module in inferer._copy.modules()] != kinds
-    assert not any(module.training for module in inferer._copy.modules())
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"mode": "cosine"}, "mode=cosine: use constant or gaussian"),
         ({"padding_mode": "edge"}, "padding_mode=edge"),
-        ({"sums": "int8"}, "sums=int8: use fp32 or fp16 or bf16"),
         ({"average": "median"}, "average=median"),
         ({"sw_batch_size": 0}, "sw_batch_size=0"),
         ({"overlap": 1.0}, "overlap=1.0: use values of at least 0 and below 1"),

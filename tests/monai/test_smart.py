@@ -4,7 +4,6 @@ import gc
 import threading
 import time
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,18 +46,6 @@ def test_the_window_moves_as_published() -> None:
             dataset.update_cache()
             seen.append(ids(dataset))
     assert seen == [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 1], [4, 5, 1, 2], [5, 1, 2, 3], [1, 2, 3, 4]]
-
-
-@pytest.mark.parametrize(("count", "cache_num", "rate"), [(7, 3, 0.5), (10, 4, 1.0), (6, 5, 0.1), (9, 2, 0.6)])
-def test_every_item_comes_equally_often(count: int, cache_num: int, rate: float) -> None:
-    data = [{"id": number} for number in range(count)]
-    with SmartCacheDataset(data, None, rate, cache_num=cache_num, progress=False) as dataset:
-        seen: list[int] = []
-        for _ in range(count):
-            seen += ids(dataset)
-            dataset.update_cache()
-    times = [seen.count(number) for number in range(count)]
-    assert set(times) == {cache_num}
 
 
 def test_the_callers_list_is_not_shuffled_and_the_seed_decides() -> None:
@@ -109,8 +96,3 @@ def test_a_failing_replacement_is_named_and_tried_again() -> None:
             with pytest.raises(RuntimeError, match=r"item 1 \(image=b\.nii\).*unlucky"):
                 dataset.update_cache()
             assert ids(dataset) == [1]
-
-
-def test_a_rate_of_zero_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="replace_rate=0"):
-        SmartCacheDataset(FIVE, None, 0.0)

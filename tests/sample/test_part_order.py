@@ -86,13 +86,6 @@ def test_rounds_begin_their_parts_anew() -> None:
     assert cases(segment(seed=6), 12) != cases(segment(), 12)
 
 
-def test_the_first_samples_of_a_run_may_lie_before_the_round() -> None:
-    """As when a compiler is given the batch of step 0 to trace."""
-    batch = segment(round=3, begun=1000)(0)
-    assert batch["image"].isfinite().all()
-    assert batch["label"].max() <= 2
-
-
 def part_seed(seed: int, part: int) -> int:
     """What a part's own order is keyed by, in the first round."""
     key = reference_key(seed, part)
@@ -119,12 +112,3 @@ def test_an_order_is_that_of_the_reference_for_the_parts_seed(
         for place in range(each)
     ]
     assert order(torch.arange(step * batch, (step + 2) * batch)).tolist() == wanted
-
-
-@pytest.mark.parametrize(
-    ("share", "parts", "message"),
-    [(Share(0, 3), PARTS, "4 parts can't be dealt among 3"), (WHOLE, PARTS[:3], r"8 can't be dealt among 3 parts")],
-)
-def test_what_cannot_be_dealt_is_told(share: Share, parts: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        segment(share, parts=parts)

@@ -76,10 +76,6 @@ def test_every_plan_is_sound(
             assert (stage.batch_size, stage.ahead) == (batch_size, 0)
 
 
-def test_a_flat_patch_stays_flat() -> None:
-    assert stage_plan(((0.5, 0.5),), 10, (1, 64, 64), (1, 8, 8), 4)[0].patch == (1, 32, 32)
-
-
 @pytest.mark.parametrize(
     ("stages", "message"),
     [

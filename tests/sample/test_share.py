@@ -81,11 +81,6 @@ def test_any_step_can_be_the_first(step: int) -> None:
     assert same(own(step), later)
 
 
-def test_a_share_has_its_shape_whatever_the_step() -> None:
-    for batch in segment(Share(1, 4)).batches(0, 40):
-        assert batch["image"].shape == (2, 2, *PATCH)
-
-
 @given(
     size=st.integers(1, 6), pieces=st.integers(1, 4), each=st.integers(1, 3), steps=st.integers(1, 3),
     step=st.integers(0, 50),
@@ -122,24 +117,3 @@ def test_what_cannot_be_dealt_is_told(batch_size: int, accumulate: int, size: in
     result = share_mistake(batch_size, accumulate, size, parts)
     assert result is not None
     assert re.search(message, result), result
-
-
-@given(
-    batch_size=st.integers(1, 64), accumulate=st.integers(1, 4), size=st.integers(1, 8), parts=st.integers(0, 3)
-)  # fmt: skip
-def test_what_is_advised_works(batch_size: int, accumulate: int, size: int, parts: int) -> None:
-    result = share_mistake(batch_size, accumulate, size, parts * size)
-    if result is None:
-        assert size * parts == 0 or batch_size % (accumulate * size * parts) == 0
-        assert size == 1 or batch_size % (accumulate * size) == 0
-        return
-    advised, _, fewer = result.partition("use ")[2].partition(", or start ")
-    for number in advised.split(" or "):
-        assert share_mistake(int(number), accumulate, size, parts * size) is None
-    if fewer:
-        assert share_mistake(batch_size, accumulate, int(fewer.split()[0]), parts * size) is None
-
-
-def test_a_program_refuses_a_batch_that_cannot_be_dealt() -> None:
-    with pytest.raises(ValueError, match=r"sample\.batch_size: 8 .* 3 processes; use 6 or 9"):
-        segment(Share(0, 3))

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from hasten.augment.chain import BatchOp, Chain
+from hasten.augment.chain import Chain
 from hasten.augment.crop import SpatialCrop
 from hasten.augment.presets import brats_chain, default_chain, nnunet_chain, pathology_chain, spleen_chain
 from hasten.augment.program import Segment
@@ -55,11 +55,11 @@ def augmentation_checks() -> Iterator[Check]:
         for op in (*drawn_by_prob(dims), *fixed(dims), *crops(dims)):
             make = partial(segment, op, dims, channels_of(op))
             # A copy of the host's segment: what a test made is kept for the next one.
-            yield Check("operations", f"{dims}-D {op!r}"[:90], partial(_check, make, mixed=isinstance(op, BatchOp)))
+            yield Check("operations", f"{dims}-D {op!r}"[:90], partial(_check, make))
 
 
-def _check(make: Callable[[], Segment], *, mixed: bool = False) -> None:
-    """Two batches are drawn and rendered. mixed: shares of labels are no classes any more."""
+def _check(make: Callable[[], Segment]) -> None:
+    """Two batches are drawn and rendered."""
     host = make()
     with fake_cuda():
         own = on_cuda(host)
@@ -72,5 +72,4 @@ def _check(make: Callable[[], Segment], *, mixed: bool = False) -> None:
             expect(f"{key}, contiguous", value.is_contiguous(), True)
             expect(f"{key}, samples and axes", (len(value), value.ndim), (own.batch_size, 2 + own.store.spatial_dims))
         expect("image", batch["image"].dtype, torch.float32)
-        if not mixed:
-            expect("label", batch["label"].dtype, torch.uint8)
+        expect("label", batch["label"].dtype, torch.uint8)

@@ -128,16 +128,15 @@ def losses(shape: tuple[int, ...], dtype: torch.dtype, label: torch.dtype, last:
         (hit.sum() + predicted.sum() + (surprise.sum() if surprised else 0)).backward()  # type: ignore[union-attr]
 
 
-def reads(values: torch.dtype, channels: int, mode: str, padding_mode: str, dims: int, displaced: bool) -> None:
+def reads(values: torch.dtype, channels: int, mode: str, padding_mode: str, dims: int) -> None:
     from hasten.augment.maps import identity
     from hasten.augment.read_triton import read_by_kernel
 
     size = (1 if dims == 2 else 40, 56, 40)
     table = torch.empty(16, 3, dtype=torch.int64, device="meta")
-    moved = torch.empty(16, 3, *size, device="meta") if displaced else None
     read_by_kernel(
         torch.empty(2**24, dtype=values, device="meta"), table, table[:, 0], channels, table[:, 0], table,
-        identity(16, table.device), size, size, moved, mode=mode, padding_mode=padding_mode, spatial_dims=dims,
+        identity(16, table.device), size, size, mode=mode, padding_mode=padding_mode, spatial_dims=dims,
     )  # fmt: skip
 
 
@@ -189,7 +188,7 @@ def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims
     assert isinstance(first, Warp)
     drawn = [each.op.draw(key, (channels, *patch[3 - dims :])) for each in stages[1:]]  # type: ignore[union-attr]
     use = {"use": torch.empty(2, dtype=torch.bool, device="meta")}
-    grid = SamplingGrid(dict.fromkeys(first.readings, identity(2, key.device)), {}, {})
+    grid = SamplingGrid(dict.fromkeys(first.readings, identity(2, key.device)))
     start = torch.empty(2, 3, dtype=torch.int64, device="meta")
     draws = Draws(key[:, 0], key[:, 0], start, key, (grid, *({**each, **use} for each in drawn)))
     cases = {
@@ -238,10 +237,10 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     if not quick:
         yield partial(chains, torch.float32, 4, (40, 56, 40), 3)
         yield partial(chains, torch.float16, 3, (1, 512, 512), 2)
-    read = [(torch.float16, 1, "bilinear", "zeros", 3, False), (torch.uint8, 1, "nearest", "zeros", 3, False)]
+    read = [(torch.float16, 1, "bilinear", "zeros", 3), (torch.uint8, 1, "nearest", "zeros", 3)]
     if not quick:
-        read += [(torch.float16, 4, "bilinear", "reflection", 3, True), (torch.uint8, 1, "nearest", "border", 3, True)]
-        read += [(torch.float32, 3, "bilinear", "border", 2, False), (torch.float32, 20, "bilinear", "zeros", 3, False)]
+        read += [(torch.float16, 4, "bilinear", "reflection", 3), (torch.uint8, 1, "nearest", "border", 3)]
+        read += [(torch.float32, 3, "bilinear", "border", 2), (torch.float32, 20, "bilinear", "zeros", 3)]
     for each in read:
         yield partial(reads, *each)
     few, many, most = (2, 2, 128, 128, 128), (2, 14, 128, 128, 128), (1, 128, 33, 20, 18)

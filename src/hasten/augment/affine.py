@@ -21,11 +21,11 @@ _SHEAR_PLACES = ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Affine(Interpolation):
-    """MONAI's RandAffine (shear as of its release 1.6): rotation, then shear, translation and scaling about the centre.
+    """MONAI's RandAffine (shear as of its release 1.6) and RandRotate.
 
-    Each range is one (low, high) an axis, D first (2-D: H first; rotation: the first alone). `drawn`: rotate (B, 3)
-    radians, shear (B, 6), translate (B, 3) voxels, scale (B, 3) factors from output to input, so that above 1 makes
-    things smaller, as MONAI's does.
+    Rotation, then shear, translation and scaling about the centre. Each range is one (low, high) an axis, D first (2-D:
+    H first; rotation: the first alone). `drawn`: rotate (B, 3) radians, shear (B, 6), translate (B, 3) voxels, scale
+    (B, 3) factors from output to input, so that above 1 makes things smaller, as MONAI's does.
     """
 
     rotate_range: Ranges = ()
@@ -60,36 +60,18 @@ class Affine(Interpolation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rotate(Interpolation):
-    """MONAI's RandRotate with `keep_size`. Ranges in radians about D, H, W; a 2-D image is turned by `range_x`.
-
-    `drawn`: angle (B, 3) radians.
-    """
-
-    range_x: Range = (0.0, 0.0)
-    range_y: Range = (0.0, 0.0)
-    range_z: Range = (0.0, 0.0)
-    padding_mode: str = "border"
-
-    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        ranges = (self.range_x, self.range_y, self.range_z)
-        return {"angle": _between(key, _ROTATE, ranges if spatial_dims == 3 else ranges[:1], 3)}
-
-    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        return Map(rotation(drawn["angle"]), torch.zeros_like(drawn["angle"]))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Zoom(Interpolation):
     """MONAI's RandZoom with `keep_size`: above 1 enlarges. `drawn`: zoom (B, 3).
 
     min_zoom, max_zoom: one number for all axes, or one an axis (3-D with two: the first for D and H, as in MONAI).
-    The zoomed size is a whole number of voxels, and what is cut away or padded lies half on each side, as in MONAI.
+    align_corners: keeps the centres of the corner voxels in place, not their outer corners. The zoomed size is a whole
+    number of voxels, and what is cut away or padded lies half on each side, as in MONAI.
     """
 
     min_zoom: tuple[float, ...] = (0.9,)
     max_zoom: tuple[float, ...] = (1.1,)
     padding_mode: str = "border"
+    align_corners: bool = False
 
     def check(self) -> None:
         if len(self.min_zoom) != len(self.max_zoom):
@@ -115,10 +97,8 @@ class Zoom(Interpolation):
         difference = zoomed - sides
         cut = torch.floor(zoomed / 2) - torch.floor(sides / 2)
         start = torch.where(difference >= 0, cut, -torch.floor(-difference / 2))
-        return compose(scaling(self._factor(sides, zoomed)), moving(start - difference / 2))
-
-    def _factor(self, sides: Tensor, zoomed: Tensor) -> Tensor:
-        return sides / zoomed
+        factor = (sides - 1) / (zoomed - 1).clamp(min=1.0) if self.align_corners else sides / zoomed
+        return compose(scaling(factor), moving(start - difference / 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,17 +134,15 @@ class Spatial(Interpolation):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhysicalAffine(Interpolation):
-    """Rotation, shear and one zoom for all axes, in mm, so that anisotropic voxels are not distorted.
+    """Rotation and one zoom for all axes, in mm, so that anisotropic voxels are not distorted.
 
     rotate_deg: largest angle about D, H, W in degrees, drawn from U(-a, a) (2-D uses the first); zoom: from U(zoom),
-    above 1 enlarges; shear: largest of six coefficients; spacing: voxel size (D, H, W). `drawn`: rotate (B, 3) radians,
-    zoom (B, 1), shear (B, 6).
+    above 1 enlarges; spacing: voxel size (D, H, W). `drawn`: rotate (B, 3) radians, zoom (B, 1).
     """
 
     prob: Prob = 0.5
     rotate_deg: tuple[float, float, float] = (15.0, 15.0, 15.0)
     zoom: RangeAbove0 = (0.85, 1.2)
-    shear: float = 0.0
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def check(self) -> None:
@@ -173,19 +151,13 @@ class PhysicalAffine(Interpolation):
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         turns = tuple((-math.radians(each), math.radians(each)) for each in self.rotate_deg)
-        shears = [(-self.shear, self.shear)] * 6
-        if spatial_dims == 2:
-            shears = [shears[0] if place in ((1, 2), (2, 1)) else (0.0, 0.0) for place in _SHEAR_PLACES]
         return {
             "rotate": _between(key, _ROTATE, turns if spatial_dims == 3 else turns[:1], 3),
             "zoom": _between(key, _ZOOM, (self.zoom,), 1),
-            "shear": _between(key, _SHEAR, tuple(shears), 6),
         }
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        one, shear = torch.ones_like(drawn["zoom"][:, 0]), drawn["shear"].unbind(1)
-        sheared = torch.stack([one, *shear[:3], one, *shear[3:], one], dim=1).view(-1, 3, 3)
-        matrix = multiply(rotation(drawn["rotate"]), sheared) / drawn["zoom"][:, :, None]
+        matrix = rotation(drawn["rotate"]) / drawn["zoom"][:, :, None]
         if spatial_dims == 2:
             unit = torch.eye(3, device=matrix.device)[:1].expand(matrix.shape[0], 1, 3)
             matrix = torch.cat([unit, matrix[:, 1:]], dim=1)

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
 from hasten.augment.crop import CropOp
-from hasten.augment.maps import DisplacingOp, MapOp
-from hasten.augment.op import Drawn
+from hasten.augment.maps import MapOp
 from hasten.config.schema import Triple
 
 Batch = dict[str, Tensor]
 """(B, C, D, H, W), in 2-D (B, C, H, W), by key."""
-
-
-@runtime_checkable
-class BatchOp(Protocol):
-    """Mixes the samples of a batch with each other (MixUp), so that it depends on how samples are grouped."""
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-    @property
-    def prob(self) -> float: ...
-
-    def draw_batch(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        """key: (B, 2); shape: (C, *S)."""
-
-    def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
-        """The batch, (B, C, *S) by key, with its `keys` replaced. `draw_batch` itself draws what `prob` leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +47,6 @@ class KeyRead:
     ops: tuple[ChainOp, ...]
     mode: str
     padding_mode: str
-    displacing: DisplacingOp | None
-    """The last of `ops` where it displaces voxels one by one."""
     is_label: bool
     """Whether the key is kept in its stored type; all else becomes float32."""
 
@@ -112,8 +92,8 @@ def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
 
     for position, op in enumerate(chain.ops):
         _check_keys(op, chain.keys)
-        if getattr(op, "prob", 1.0) == 0 and not isinstance(op, BatchOp):
-            continue  # what mixes samples may also change what labels are
+        if getattr(op, "prob", 1.0) == 0:
+            continue
         if isinstance(op, MapOp):
             # Zeros that a small case is padded with are part of the patch: what repeats its border must see them.
             padded = not stages and chain.crop is not None and chain.crop.pad and op.padding_mode not in ("", "zeros")
@@ -154,8 +134,6 @@ def _how(op: MapOp, key: str) -> tuple[str, str] | None:
 
 def _agree(group: Sequence[ChainOp], op: MapOp) -> bool:
     """Whether the operation can share an interpolation with those before it."""
-    if isinstance(group[-1].op, DisplacingOp):
-        return False
     for key in op.keys:
         ways = {way for way in (*(_how(each.op, key) for each in group), _how(op, key)) if way is not None}
         if len(ways) > 1:
@@ -179,10 +157,7 @@ def _warp(group: Sequence[ChainOp], chain: Chain, size: Triple) -> Warp:
         mine = tuple(each for each in group if key in each.op.keys)
         ways = [way for way in (_how(each.op, key) for each in mine) if way is not None]
         mode, padding = ways[0] if ways else ("nearest", "zeros")
-        displacing = mine[-1].op if mine and isinstance(mine[-1].op, DisplacingOp) else None
-        readings[key] = KeyRead(
-            ops=mine, mode=mode, padding_mode=padding, displacing=displacing, is_label=key in chain.label_keys
-        )
+        readings[key] = KeyRead(ops=mine, mode=mode, padding_mode=padding, is_label=key in chain.label_keys)
     return Warp(readings=readings, size=size, out=next(iter(sizes.values())) if sizes else size)
 
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from hasten.augment.chain import Batch, Chain
 from hasten.augment.crop import CentredCropOp
 from hasten.augment.cucim import can_run
-from hasten.augment.explain import backends_table, explain_table
+from hasten.augment.explain import explained, rows_table
 from hasten.augment.lower import Context, is_random_crop, keys_of, name_of
-from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.program import Program
-from hasten.augment.steps import PER_SAMPLE, LoweredChain, created_keys, eager, plan_steps, size_setting
+from hasten.augment.steps import PER_SAMPLE, LoweredChain, created_keys, plan_steps, size_setting
 from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
@@ -62,12 +61,9 @@ class TransformProgram:
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:
-        """A table: each transform, how it runs, why, which others it is merged with, and Hasten's operation for it."""
-        return explain_table(self.plan, self.chain, self.context)
-
-    def backends(self) -> str:
-        """A table of the backends of each transform, in MONAI and in Hasten."""
-        return backends_table(self.plan)
+        """A table: each transform, how it runs, why, and Hasten's operation for it."""
+        labels = ", ".join(self.label_keys) or "none"
+        return f"{rows_table(explained(self.plan))}\n\nbatch: {', '.join(self.keys)} (classes: {labels})"
 
     def bind(
         self,
@@ -83,9 +79,8 @@ class TransformProgram:
     ) -> Program:
         """Batches of this data: `program(step)` and `program.batches(first, last)` give (B, C, *S) by key on `device`.
 
-        Other entries of items that are numbers, or arrays of one shape, are (B, ...), unless `keys` were named. Where
-        the chain gives entries of several sizes, all that is random runs sample by sample. A deterministic part that
-        gives several patches of a row, as GridSplitd, makes each of them an item.
+        Other entries of items that are numbers, or arrays of one shape, are (B, ...), unless `keys` were named. A
+        deterministic part that gives several patches of a row, as GridSplitd, makes each of them an item.
 
         data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
         once; or an arena of prepared cases (keys image and label). They are moved to `device`, but those of an arena,
@@ -104,40 +99,17 @@ class TransformProgram:
             "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
             "share": share, "spans": spans,
         }  # fmt: skip
-        per_sample = here._per_sample_source(items, seed, cases)
-        if per_sample is None:
-            return here._bind_items(items, arena, numbers, options)
-        why = "the chain gives entries of several sizes"
-        if not here._changes_sizes(per_sample, items.get(0)):
-            program = here._bind_items(items, arena, numbers, options)
-            try:
-                program(0)
-                return program
-            except (TypeError, RuntimeError, LookupError, AttributeError) as error:
-                # User code may need more of an item, such as its type, than a batch keeps.
-                reason = str(error.__cause__ or error)
-            why = f"a transform fails on what batches hold ({reason})"
-        log.warning("%s: all that is random runs sample by sample", why)
-        return here._program_after(per_sample, (), options)
-
-    def _bind_items(
-        self, items: Items, arena: Arena | None, numbers: tuple[str, ...], options: dict[str, Any]
-    ) -> Program:
-        here, device = self, options["device"]
         if not here.plan.source:
-            bound = (
-                cases_of_arena(arena, here.context.dims)
-                if arena is not None
-                else CaseSource(store=here._store(items, numbers))
-            )
-            sized = here if here.plan.crop is not None else here._for_size(bound.store)
-            if not sized.plan.source:
-                moved = bound if arena is not None else CaseSource(store=bound.store.to(device))
-                return make_program(sized.chain, moved, **options)
-            here = sized
+            if arena is not None:
+                bound = cases_of_arena(arena, here.context.dims)
+            else:
+                bound = CaseSource(store=here._store(items, numbers).to(device))
+            here = here if here.plan.crop is not None else here._for_size(bound.store)
+            if not here.plan.source:
+                return make_program(here.chain, bound, **options)
         source = WholeCases(
-            transforms=here.plan.source, keys=here.context.keys, seed=options["seed"], items=items,
-            train_cases=options["train_cases"], numbers=numbers,
+            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases,
+            numbers=numbers,
         )  # fmt: skip
         return here._lower_after(source, options)
 
@@ -216,24 +188,6 @@ class TransformProgram:
         here = replace(self, plan=_checked(plan, self.strict), context=context)
         return here._program_after(source, plan.ops, options)
 
-    def _per_sample_source(self, items: Items, seed: int, cases: tuple[int, ...]) -> WholeCases | None:
-        """All that is random as transforms on whole cases; None where none runs sample by sample, or it is strict."""
-        if self.strict or all(step.how != PER_SAMPLE for step in self.plan.steps):
-            return None
-        rest = self.cached.compose.transforms[self.cached.fixed :]
-        source = WholeCases(transforms=tuple(map(eager, rest)), keys=(), seed=seed, items=items, train_cases=cases)
-        example = source.example()
-        images = [key for key in self.context.keys if _is_image(example.get(key))]
-        same = [key for key in images if _size(example[key]) == _size(example[images[0]])]
-        numbers = [] if self.only_keys else number_keys(example, same)[0]
-        return replace(source, keys=tuple(same), numbers=tuple(numbers)) if same else None
-
-    def _changes_sizes(self, per_sample: WholeCases, item: Mapping[str, Any]) -> bool:
-        """Whether the chain gives images of another size than the first has, or makes arrays that it does not name."""
-        keys, created = self.context.keys, self.context.created
-        new = [key for key in per_sample.numbers if key not in item and key not in created]
-        return any(key in keys for key in per_sample.numbers) or any(np.ndim(per_sample.example()[key]) for key in new)
-
     def _program_after(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
         """A program of transforms on whole cases, followed by these operations."""
         batch, _ = source.batch([0])
@@ -270,12 +224,9 @@ def compile_transforms(
     cached = split_chain(chain)
     names, optional = batch_keys(cached, keys)
     labels = label_keys_of(cached, names) if label_keys is None else check_label_keys(label_keys, names)
-    context = Context(
-        keys=names, label_keys=labels, named=() if label_keys is None else labels, cucim=not strict and can_run()
-    )
-    plan, context = _first_plan(cached, context)
-    _checked(plan, strict, final=False)
-    _warn_about_cucim(cached, context)
+    named = () if label_keys is None else labels
+    context = Context(keys=names, label_keys=labels, named=named, dims=_dims(cached), cucim=not strict and can_run())
+    plan = _checked(plan_steps(cached, context), strict, final=False)
     return TransformProgram(
         cached=cached, plan=plan, context=context, optional=optional, strict=strict, only_keys=keys is not None
     )
@@ -293,24 +244,8 @@ def _checked(plan: LoweredChain, strict: bool, *, final: bool = True) -> Lowered
     return plan
 
 
-def _first_plan(cached: SplitCompose, context: Context) -> tuple[LoweredChain, Context]:
-    """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
-    dims_of_chain = _dims(cached)
-    plans: list[tuple[LoweredChain, Context]] = []
-    errors: list[ValueError] = []
-    for dims in (3, 2) if dims_of_chain is None else (dims_of_chain,):
-        here = replace(context, dims=dims)
-        try:
-            plans.append((plan_steps(cached, here), here))
-        except ValueError as error:
-            errors.append(error)
-    if not plans:
-        raise errors[0]
-    return min(plans, key=lambda each: sum(step.how == PER_SAMPLE for step in each[0].steps))
-
-
-def _dims(cached: SplitCompose) -> int | None:
-    """Number of spatial axes, from the sizes in the transforms' arguments."""
+def _dims(cached: SplitCompose) -> int:
+    """Number of spatial axes, from the sizes in the transforms' arguments; 3 where they have none."""
     for each in cached.compose.transforms:
         parts = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
         inner = [getattr(one, name, None) for one in parts for name in ("cropper", "padder")]
@@ -318,21 +253,7 @@ def _dims(cached: SplitCompose) -> int | None:
         dims = next((len(size) for size in sizes if isinstance(size, Sequence) and len(size) in (2, 3)), None)
         if dims is not None:
             return dims
-    return None
-
-
-def _warn_about_cucim(cached: SplitCompose, context: Context) -> None:
-    rest = cached.compose.transforms[cached.fixed :]
-    names = [each.name for each in rest if is_cucim(each)]
-    if names and not context.cucim:
-        log.warning("cuCIM can't run here: Hasten's operations take the place of its %s", ", ".join(names))
-    fixed: tuple[Any, ...] = cached.fixed_transforms
-    cached_names = [each.name for each in fixed if is_cucim(each)]
-    if cached_names and not can_run():
-        log.warning(
-            "cuCIM can't run here, but its %s must, to prepare cases: install cupy and cucim, or write MONAI's own "
-            "transforms for it", ", ".join(cached_names),
-        )  # fmt: skip
+    return 3
 
 
 def _items_of(data: Any, cached: SplitCompose) -> tuple[Items, Arena | None]:

@@ -1,21 +1,18 @@
-"""Contrast: powers of intensities, stretching about the mean, and curves through control points."""
+"""Contrast: powers of intensities, and stretching about the mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from hasten.augment.channels import PerChannel, deviation, grouped, within
-from hasten.augment.op import Drawn, Operation, Prob, Range, RangeAbove0, check_range
-from hasten.sample.random import random_words, uniform, uniform_in
+from hasten.augment.op import Drawn, Operation, Prob, Range, RangeAbove0
+from hasten.sample.random import uniform, uniform_in
 
 _FACTOR, _CHANNEL, _INVERT, _RETAIN = 1, 2, 3, 4
-_COUNT, _POINT = 1, 2
 _TINY = 1e-7
 """Guards the division by an empty range, as in both sources."""
 
@@ -137,42 +134,3 @@ class Contrast(PerChannel):
         flat, multiplier = grouped(image, True), drawn["multiplier"][..., None]
         result = (flat * multiplier).add_((1 - multiplier) * flat.mean(-1, keepdim=True))
         return (within(result, flat) if self.preserve_range else result).view(image.shape)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HistogramShift(Operation):
-    """Intensities through a curve of straight pieces, between equally spaced control points from min to max.
-
-    `drawn`: number (B,) int64 of control points, floating (B, P) float32 with P the largest number: where in [0, 1]
-    each point is taken to, 1 from the last in use on. MONAI's RandHistogramShift.
-    """
-
-    num_control_points: Annotated[tuple[int, int], partial(check_range, low=3)] = (10, 10)
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        least, most = self.num_control_points
-        number = least + (random_words(key, _COUNT, 1)[:, 0] * (most - least + 1) >> 32)
-        unit, last = uniform(key, _POINT, most), number - 1
-        point = torch.zeros_like(unit[:, 0])
-        points = [point]
-        for place in range(1, most):
-            # Between the point before, as it was moved, and the one after, as it was.
-            moved = point + unit[:, place] * ((place + 1) / last - point)
-            point = torch.where(place < last, moved, 1.0)
-            points.append(point)
-        return {"number": number, "floating": torch.stack(points, dim=1)}
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        flat, floating = image.flatten(1), drawn["floating"]
-        lowest, span = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True) - flat.amin(-1, keepdim=True)
-        slope = torch.diff(floating, dim=1, append=floating[:, -1:])
-        place = torch.arange(floating.shape[1], device=image.device)
-        rise, base = (slope * span).reshape(-1), ((floating - slope * place) * span + lowest).reshape(-1)
-        # Points lie at whole numbers, so the piece of a voxel is known without a search; a span of 0 leaves all at 0.
-        at = (flat - lowest).mul_((drawn["number"][:, None] - 1) / span.clamp(min=1e-30))
-        piece = at.to(torch.int32).clamp_(0, floating.shape[1] - 1)
-        row = torch.arange(image.shape[0], device=image.device, dtype=torch.int32)[:, None]
-        piece = piece.add_(row * floating.shape[1]).view(-1)
-        result = rise.index_select(0, piece).mul_(at.view(-1))
-        del at
-        return result.add_(base.index_select(0, piece)).view(image.shape)

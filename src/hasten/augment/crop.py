@@ -143,44 +143,6 @@ class CropByLabelClasses(_LabelCrop):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WeightedCrop(_Crop):
-    """MONAI's RandWeightedCrop: centred on a voxel drawn by the weights of a map, among those whose patch lies inside.
-
-    Where a weight is negative, the smallest one is subtracted; where all are 0, every place is equally likely. 65536
-    voxels are drawn so for each case and remembered; a crop takes one of them.
-    """
-
-    weight_key: str
-
-    @property
-    def centred_on(self) -> str:
-        return self.weight_key
-
-    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        shape = values.shape[1:]
-        valid = tuple(
-            slice(edge // 2, side - edge + edge // 2) if side > edge else slice(side // 2, side // 2 + 1)
-            for edge, side in zip(self.size, shape, strict=True)
-        )
-        weight = values[0][valid].astype(np.float64)
-        if (weight < 0).any():
-            weight -= weight.min()
-        sums = np.cumsum(weight.ravel())
-        draw = np.random.default_rng(seed).random(_MAX_POINTS)
-        if sums[-1] > 0:
-            inner = np.searchsorted(sums, draw * sums[-1], side="right")
-        else:
-            inner = (draw * weight.size).astype(np.int64)
-        places = np.unravel_index(inner, weight.shape)
-        moved = [place + each.start for place, each in zip(places, valid, strict=True)]
-        return [np.ravel_multi_index(moved, shape).astype(np.int32)]
-
-    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
-        assert sets is not None
-        return _around(sets, case, key, constant((1.0,), key.device), shape, self.size)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SpatialCrop(_Crop):
     """MONAI's RandSpatialCrop and RandSpatialCropSamples with `random_size=False`: every place is equally likely."""
 

@@ -72,11 +72,8 @@ class OnGpu:
         cupy, transforms = _modules()
         run = getattr(transforms, name)
         array = cupy.from_dlpack(image.contiguous().to(_gpu(image)))
-        if name == "color_jitter":
-            output = self._with_global_numbers(run, array, kwargs)
-        else:
-            output = run(array, **kwargs)
-        return torch.from_dlpack(cupy.ascontiguousarray(output)).to(image.device)
+        # Its colour jitter draws from numpy's global state, which `run_one` seeds and restores.
+        return torch.from_dlpack(cupy.ascontiguousarray(run(array, **kwargs))).to(image.device)
 
     def _drawn(self) -> tuple[str, dict[str, Any]]:
         """The deterministic transform to run and its arguments; "" if none runs."""
@@ -92,15 +89,6 @@ class OnGpu:
             if len(kwargs["zoom_factor"]) == 1:
                 kwargs["zoom_factor"] *= 2
         return (self.name.removeprefix("rand_") if use else ""), kwargs
-
-    def _with_global_numbers(self, run: Any, array: Any, kwargs: Mapping[str, Any]) -> Any:
-        # It draws from numpy's global state, which belongs to the user.
-        before = np.random.get_state()  # noqa: NPY002
-        try:
-            np.random.seed(self.R.randint(2**32, dtype=np.uint32))  # noqa: NPY002
-            return run(array, **kwargs)
-        finally:
-            np.random.set_state(before)  # noqa: NPY002
 
 
 def _modules() -> tuple[Any, Any]:

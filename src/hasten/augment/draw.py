@@ -8,20 +8,16 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from hasten.augment.chain import BatchOp, ChainOp, KeyRead, Stage, Warp
+from hasten.augment.chain import ChainOp, KeyRead, Stage, Warp
 from hasten.augment.maps import Map, compose, identity, where
-from hasten.augment.op import Drawn, ValueOp, chances, op_keys, spread
+from hasten.augment.op import Drawn, ValueOp, chances, op_keys
 from hasten.config.schema import Triple
 
 
 class SamplingGrid(NamedTuple):
-    """Map and displacement with which a Warp reads each key."""
+    """Map with which a Warp reads each key."""
 
     maps: dict[str, Map]
-    numbers: dict[str, Drawn]
-    """Random numbers of the displacement, for keys that have one; all 0 for a sample that is not displaced."""
-    uses: dict[str, Tensor]
-    """(B,) bool: which samples are displaced."""
 
 
 class Draws(NamedTuple):
@@ -77,18 +73,12 @@ def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
 
 def _sampling_grid(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
     maps: dict[tuple[int, ...], Map] = {}
-    grid = SamplingGrid({}, {}, {})
+    grid = SamplingGrid({})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
         if positions not in maps:
             maps[positions] = _composed_map(reading, words, warp.size, spatial_dims)
         grid.maps[name] = maps[positions]
-        if reading.displacing is not None:
-            key, op = words.key[positions[-1]], reading.displacing
-            use = words.chance[positions[-1]] < op.prob
-            drawn = op.draw(key, warp.out, spatial_dims)
-            grid.uses[name] = use
-            grid.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
     return grid
 
 
@@ -108,8 +98,6 @@ def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: i
 def _numbers(placed: ChainOp, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
     op, key = placed.op, words.key[placed.position]
     space = size[3 - spatial_dims :]
-    if isinstance(op, BatchOp):
-        return op.draw_batch(key, (channels[op.keys[0]], *space))
     if isinstance(op, ValueOp):
         use = words.chance[placed.position] < op.prob
         return {**op.draw(key, (channels[op.keys[0]], *space)), "use": use}

@@ -6,15 +6,9 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
-from hasten.augment.chain import Chain, Fixed, PerSample, Warp, stages_of
-from hasten.augment.lower import Context, name_of
-from hasten.augment.lower.cucim import is_cucim
-from hasten.augment.maps import MapOp
-from hasten.augment.steps import CACHED, FUSED, ChainStep, LoweredChain
-from hasten.config.schema import Triple
-
-_LONG: Triple = (4096, 4096, 4096)
-"""A size that fits any operation, where the true one is known with the data only."""
+from hasten.augment.chain import Fixed, PerSample
+from hasten.augment.lower import name_of
+from hasten.augment.steps import CACHED, LoweredChain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,15 +23,13 @@ class ExplainedTransform:
     """Hasten's operations in place of it, with their arguments."""
 
 
-def explained(plan: LoweredChain, chain: Chain) -> tuple[ExplainedTransform, ...]:
+def explained(plan: LoweredChain) -> tuple[ExplainedTransform, ...]:
     """A row for each transform."""
-    together = _together(plan, chain)
     rows = []
-    for number, step in enumerate(plan.steps, 1):
-        why = "; ".join(part for part in (step.why, together.get(number, "")) if part)
+    for step in plan.steps:
         ops = () if step.how == CACHED else tuple(described(op) for op in step.ops if not isinstance(op, PerSample))
         off = bool(step.ops) and all(getattr(op, "prob", 1.0) == 0 for op in step.ops)
-        how, why = ("off", "its probability is 0") if off else (step.how, why or "on whole batches")
+        how, why = ("off", "its probability is 0") if off else (step.how, step.why or "on whole batches")
         title = step.transform.name if isinstance(step.transform, Fixed) else name_of(step.transform)
         rows.append(ExplainedTransform(name=title, how=how, why=why, ops=ops))
     return tuple(rows)
@@ -52,23 +44,6 @@ def rows_table(rows: Sequence[ExplainedTransform]) -> str:
     for line, row in zip(lines[1:], rows, strict=True):
         output += [line, *(f"     = {op}" for op in row.ops)]
     return "\n".join(output)
-
-
-def explain_table(plan: LoweredChain, chain: Chain, context: Context) -> str:
-    """`rows_table`, and what a batch holds."""
-    labels = ", ".join(context.label_keys) or "none"
-    return f"{rows_table(explained(plan, chain))}\n\nbatch: {', '.join(context.keys)} (classes: {labels})"
-
-
-def backends_table(plan: LoweredChain) -> str:
-    """One row a transform: what MONAI runs it on, and what Hasten does."""
-    rows = [("", "transform", "MONAI", "Hasten")]
-    for number, step in enumerate(plan.steps, 1):
-        theirs = ", ".join(sorted(str(each) for each in getattr(step.transform, "backend", ())))
-        if is_cucim(step.transform):
-            theirs = "cupy"
-        rows.append((str(number), name_of(step.transform), theirs or "not said", _ours(step)))
-    return "\n".join(_aligned(rows))
 
 
 def described(op: Any) -> str:
@@ -92,42 +67,6 @@ def _short(value: Any) -> str:
         inner = ", ".join(_short(each) for each in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value)
-
-
-def _ours(step: ChainStep) -> str:
-    if step.how == CACHED:
-        return "host, once (cached)"
-    if step.how == FUSED:
-        return "batched" if step.ops else "nothing to do"
-    if any(isinstance(op, PerSample) for op in step.ops):
-        return "cupy (cuCIM), sample by sample"
-    return "host, sample by sample"
-
-
-def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:
-    """A note for each step, by its number: the other steps that share its interpolation."""
-    owner = {position: number for number, step in enumerate(plan.steps, 1) for position in step.positions}
-    crop = next(
-        (number for number, step in enumerate(plan.steps, 1) if step.how == FUSED and plan.crop in step.ops), None
-    ) if plan.crop is not None else None  # fmt: skip
-    size = plan.crop.size if plan.crop is not None else _LONG
-    try:
-        stages = stages_of(chain, size)
-    except ValueError:
-        return {}
-    notes: dict[int, str] = {}
-    for at, stage in enumerate(stages):
-        if not isinstance(stage, Warp):
-            continue
-        positions = {placed.position for reading in stage.readings.values() for placed in reading.ops}
-        members = {owner[position] for position in positions} | ({crop} if crop and at == 0 else set())
-        for number in sorted(members):
-            others = sorted(members - {number})
-            if others:
-                notes[number] = f"one interpolation with {', '.join(map(str, others))}"
-            elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
-                notes[number] = "a separate interpolation"
-    return notes
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

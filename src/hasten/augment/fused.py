@@ -44,7 +44,7 @@ def fused_places(stages: Sequence[Stage]) -> list[int | None]:
         return []
     assert isinstance(stages[0], Warp)
     reading = stages[0].readings[keys[0]]
-    return [] if reading.displacing is not None or reading.is_label or reading.mode == "majority" else places
+    return [] if reading.is_label or reading.mode == "majority" else places
 
 
 def render_fused(

@@ -1,16 +1,15 @@
-"""Operations that move whole voxels: flips, quarter turns, swapped axes; and resizing."""
+"""Operations that move whole voxels: flips, quarter turns, cuts; and resizing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from hasten.augment.maps import Interpolation, Map, SpatialOperation, columns, scaling
-from hasten.augment.op import Count, Drawn, Prob
+from hasten.augment.maps import Interpolation, Map, SpatialOperation, columns, moving, scaling
+from hasten.augment.op import Count, Drawn, Prob, Size
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
@@ -109,44 +108,6 @@ class Rotate90(SpatialOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AxisSwap(SpatialOperation):
-    """Swaps two equally long axes, each pair equally likely (batchgenerators' TransposeAxes). `drawn`: pair (B,)."""
-
-    spatial_axes: tuple[int, ...] = (0, 1, 2)
-
-    def check(self) -> None:
-        if len(set(self.spatial_axes)) < 2:
-            raise ValueError(f"AxisSwap: spatial_axes={self.spatial_axes}; two different axes are needed")
-
-    def out_size(self, size: Triple) -> Triple:
-        lengths = set(_lengths(size, self.spatial_axes))
-        if len(lengths) > 1:
-            raise ValueError(
-                f"AxisSwap: spatial_axes={self.spatial_axes} are {sorted(lengths)} voxels long; swapping them would "
-                "change the shape of some samples and not of others; crop these axes to one length (2-D: "
-                "spatial_axes=(0, 1))"
-            )
-        return size
-
-    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        return {"pair": _number(key, len(self._pairs()))}
-
-    def _pairs(self) -> list[tuple[int, int]]:
-        return list(combinations(sorted(set(self.spatial_axes)), 2))
-
-    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        device = drawn["pair"].device
-        unit = torch.eye(3, device=device)
-        swaps = []
-        for one, other in self._pairs():
-            order = [0, 1, 2]
-            first, second = _axis(one, spatial_dims), _axis(other, spatial_dims)
-            order[first], order[second] = second, first
-            swaps.append(torch.stack([unit[axis] for axis in order]))
-        return Map(torch.stack(swaps)[drawn["pair"]], torch.zeros(drawn["pair"].shape[0], 3, device=device))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Resize(Interpolation):
     """MONAI's Resize to a fixed size, without anti-aliasing. Always applied; `drawn` is empty.
 
@@ -171,6 +132,36 @@ class Resize(Interpolation):
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
         return scaling(drawn["factor"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut(SpatialOperation):
+    """A smaller patch out of the patch: its middle (MONAI's CenterSpatialCrop) or, `random`, any place of it evenly.
+
+    Whole voxels, so that nothing is interpolated; what is cut away is never computed. A side that is shorter already
+    stays, as in MONAI. `drawn`: start (B, 3) int64.
+    """
+
+    prob: Prob = 1.0
+    size: Size
+    random: bool = False
+
+    def out_size(self, size: Triple) -> Triple:
+        depth, height, width = (min(length, side) for length, side in zip(self.size, size, strict=True))
+        return depth, height, width
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        out = self.out_size(size)
+        if self.random:
+            room = constant(tuple(side - length + 1 for side, length in zip(size, out, strict=True)), key.device)
+            return {"start": below(random_words(key, _FIRST, 3), room)}
+        middle = constant(tuple(side // 2 - length // 2 for side, length in zip(size, out, strict=True)), key.device)
+        return {"start": middle.expand(key.shape[0], 3)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        start = drawn["start"].to(torch.float32)
+        slack = columns(size, start.device) - columns(self.out_size(size), start.device)
+        return moving(start - slack / 2)
 
 
 def _signs(key: Tensor, axes: tuple[int, ...] | None, spatial_dims: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, ChainOp, KeyRead, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
-from hasten.augment.op import Drawn, ValueOp, keeps_type, of_type
+from hasten.augment.op import Drawn, ValueOp
 from hasten.augment.read import Coordinates, PackedCases, bounded, coordinates_of, samples_as_cases
 from hasten.augment.render import changed
 from hasten.sample.host import READ, cut, places_at
@@ -103,10 +103,7 @@ def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str
     uses = [drawn["use"].tolist() for drawn in numbers]
     result = dict(batch)
     for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
-        image = batch[key]
-        if not all(keeps_type(stage.op) for stage in run if key in stage.op.keys):
-            image = image.to(torch.float32)
-        result[key] = image
+        image = result[key] = batch[key].to(torch.float32)
         for row in range(image.shape[0]):
             before = value = image[row : row + 1]
             at = 0
@@ -114,10 +111,10 @@ def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str
                 stage, (count, kernel) = run[at], kernels.apply.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
                     row_numbers = _row_numbers(numbers[at : at + count], row, prefix=kernel is not None)
-                    value = (kernel or stage.op.apply)(value.to(torch.float32), row_numbers)
+                    value = (kernel or stage.op.apply)(value, row_numbers)
                 at += count
             if value is not before:
-                before.copy_(of_type(value, before.dtype))
+                before.copy_(value)
     return result
 
 
@@ -173,7 +170,6 @@ class _Reader:
         cases, case, start, grid = self.cases, self.case, self.start, self.grid
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
         affine, size = grid.maps[keys[0]], case.shape[0]
-        uses = grid.uses[keys[0]].tolist() if keys[0] in grid.uses else [False] * size
         numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
@@ -183,15 +179,13 @@ class _Reader:
                 continue
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
-            copied = None
-            if not uses[row]:
-                copied = _copy_of(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
+            copied = _copy_of(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
             if copied is not None:
                 for volume, target in zip(volumes, out, strict=True):
                     target.copy_(copied.of(volume))
                 continue
             sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
-            if kernel is not None and not uses[row]:
+            if kernel is not None:
                 at = case[row : row + 1]
                 values = [cases[key].values for key in keys]
                 place = (lead.shape[at], lead.offset[at], start[row : row + 1])
@@ -199,12 +193,7 @@ class _Reader:
                 for source, target in zip(sources, out, strict=True):
                     target.copy_(source[0])
                 continue
-            displaced = None
-            if uses[row]:
-                assert reading.displacing is not None
-                numbers = {name: value[row : row + 1] for name, value in grid.numbers[keys[0]].items()}
-                displaced = reading.displacing.displacement(numbers, self.warp.out, self.spatial_dims)
-            coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out, displaced)
+            coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out)
             self._between(keys, volumes, start[row], coordinates, out)
 
     def _between(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.channels import PerChannel, deviation, grouped, not_zero, within
+from hasten.augment.channels import PerChannel, deviation, grouped, not_zero
 from hasten.augment.op import Deterministic, Drawn, Operation, Prob, Range, spread
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform_in
@@ -57,59 +57,6 @@ class ScaleIntensity(Operation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StdShiftIntensity(Operation):
-    """v + factor * std(v) with factor from U(factors), the deviation that of the sample or of each channel.
-
-    `drawn`: factor (B,), one for all channels. `nonzero`: zeros neither count nor change.
-    MONAI's RandStdShiftIntensity.
-    """
-
-    factors: Range
-    nonzero: bool = False
-    channel_wise: bool = False
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {"factor": _drawn(key, self.factors, shape, False)}
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        flat = grouped(image, self.channel_wise)
-        factor = drawn["factor"][:, None, None]
-        if not self.nonzero:
-            centred = flat - flat.mean(-1, keepdim=True)
-            return (flat + factor * deviation(centred, flat.shape[-1])).view(image.shape)
-        mask = not_zero(flat)
-        count = mask.sum(-1, keepdim=True).clamp(min=1)
-        centred = (flat - flat.sum(-1, keepdim=True) / count).mul_(mask)
-        return torch.addcmul(flat, mask, factor * deviation(centred, count)).view(image.shape)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleIntensityFixedMean(Operation):
-    """(v - mean) * (1 + factor) + mean with factor from U(factors), mean and range those of the sample.
-
-    `drawn`: factor (B,), with `channel_wise` (B, C), each channel then with a mean and range of its own.
-    `fixed_mean=False` leaves the mean out; `preserve_range` clips to the old range.
-    MONAI's RandScaleIntensityFixedMean.
-    """
-
-    factors: Range
-    fixed_mean: bool = True
-    preserve_range: bool = False
-    channel_wise: bool = False
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {"factor": _drawn(key, self.factors, shape, self.channel_wise)}
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        flat = grouped(image, self.channel_wise)
-        factor = drawn["factor"].reshape(image.shape[0], -1, 1)
-        result = flat * (1 + factor)
-        if self.fixed_mean:
-            result = result.sub_(factor * flat.mean(-1, keepdim=True))
-        return (within(result, flat) if self.preserve_range else result).view(image.shape)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Brightness(PerChannel):
     """v * multiplier with one for each channel, from U(multiplier_range) below and above 1 by halves.
 
@@ -129,23 +76,6 @@ class Brightness(PerChannel):
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         return image * spread(drawn["multiplier"], image)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clip(Deterministic):
-    """v within [a_min, a_max], either of which may be None. `drawn` is empty. numpy's and torch's clip."""
-
-    a_min: float | None = None
-    a_max: float | None = None
-
-    def check(self) -> None:
-        if self.a_min is None and self.a_max is None:
-            raise ValueError("Clip: a_min and a_max are both None; give at least one of them")
-        if self.a_min is not None and self.a_max is not None and self.a_min > self.a_max:
-            raise ValueError(f"Clip: a_min={self.a_min} lies above a_max={self.a_max}")
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        return torch.clamp(image, self.a_min, self.a_max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,25 +140,6 @@ class Normalize(Deterministic):
             # Where all values are the same, the rounding of their mean is all the deviation there is.
             divisor = torch.where(scale <= 1e-6 * mean.abs(), 1.0, scale)
         return centred.div_(divisor).view(image.shape)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rescale(Deterministic):
-    """Map the range of the sample, or of each channel, to [minv, maxv]. `drawn` is empty.
-
-    An image of one value becomes that value times minv. MONAI's ScaleIntensity with `minv` and `maxv`.
-    """
-
-    minv: float = 0.0
-    maxv: float = 1.0
-    channel_wise: bool = False
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        flat = grouped(image, self.channel_wise)
-        lowest, highest = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True)
-        span = highest - lowest
-        stretched = (flat - lowest) * ((self.maxv - self.minv) / span.clamp(min=1e-30)) + self.minv
-        return torch.where(span > 0, stretched, flat * self.minv).view(image.shape)
 
 
 def _less(flat: Tensor, value: Tensor | float | None, mask: Tensor | None) -> Tensor:

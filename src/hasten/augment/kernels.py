@@ -27,9 +27,8 @@ from hasten.augment import build_kernel, channels, maps, op, read
 from hasten.augment.build_kernel import Spec, opened
 from hasten.augment.chain import ChainOp, Stage, Warp
 from hasten.augment.colour import ColorJitter
-from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
 from hasten.augment.host import NOTHING_COMPILED, Kernels, groups_of
-from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
@@ -42,10 +41,8 @@ from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
 
-WORTH_COMPILING = (GaussianNoise, RicianNoise, ColorJitter)
+WORTH_COMPILING = (GaussianNoise, ColorJitter)
 """Operations that run several times faster when compiled; others do not earn back the 15 s of compiling."""
-NOT_FUSED = (GibbsNoise, KSpaceSpikeNoise)
-"""Operations that are mostly a Fourier transform."""
 _SECONDS = 300
 """Timeout of the compiler."""
 
@@ -124,7 +121,7 @@ def _unconditional_run(stages: Sequence[Stage], at: int) -> list[ChainOp]:
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:
             break
-        if isinstance(stage.op, NOT_FUSED) or (run and stage.op.keys != run[0].op.keys):
+        if run and stage.op.keys != run[0].op.keys:
             break
         run.append(stage)
     return run
@@ -133,7 +130,7 @@ def _unconditional_run(stages: Sequence[Stage], at: int) -> list[ChainOp]:
 def _without_draws(op: Any) -> Any:
     """The operation without the fields that only affect its draws, which are not compiled in."""
     changes: dict[str, Any] = {"keys": (), "prob": 1.0}
-    if isinstance(op, GaussianNoise | RicianNoise):
+    if isinstance(op, GaussianNoise):
         changes["std"] = (0.0, 1.0)
     return dataclasses.replace(op, **changes)
 
@@ -160,20 +157,13 @@ def _build(spec: Spec, path: Path) -> None:
     try:
         process = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
         if process.returncode:
-            raise RuntimeError(_reason(process.returncode, process.stderr.decode(errors="replace").strip()))
+            stderr = process.stderr.decode(errors="replace").strip()
+            raise RuntimeError(stderr or f"the process that compiles and loads it ended with {process.returncode}")
         output.replace(path)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
     finally:
         output.unlink(missing_ok=True)
-
-
-def _reason(returncode: int, stderr: str) -> str:
-    if returncode < 0:
-        return (
-            f"a compiled kernel could not be loaded (signal {-returncode}); its compiler's C++ runtime is not torch's"
-        )
-    return stderr or f"the compiler ended with {returncode}"
 
 
 def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tensor]:

@@ -36,32 +36,24 @@ class SimulateLowResolution(Operation):
     half_pixel: bool = True
     synchronize_channels: bool = True
     """One zoom for all channels, or one for each."""
-    synchronize_axes: bool = True
-    """One zoom for all axes, or one for each."""
     ignore_axes: tuple[int, ...] = ()
     """Axes that stay as they are: 0 is the first of the image, D in 3-D."""
-    allowed_channels: tuple[int, ...] | None = None
-    """The channels that may change; None: all."""
     p_per_channel: Prob = 1.0
     """Probability that each channel changes."""
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1
-        _check_among("ignore_axes", self.ignore_axes, dims)
-        _check_among("allowed_channels", self.allowed_channels or (), channels)
-        zoom_channels, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        zoom = (
-            uniform_in(key, _ZOOM, *self.zoom_range, count=zoom_channels * free)
-            .view(-1, zoom_channels, free)
-            .expand(-1, zoom_channels, dims)
-        )
-        if self.allowed_channels is not None or self.p_per_channel < 1:
+        if any(not -dims <= each < dims for each in self.ignore_axes):
+            raise ValueError(f"SimulateLowResolution: ignore_axes={self.ignore_axes}; the image has {dims} axes")
+        count = 1 if self.synchronize_channels else channels
+        zoom = uniform_in(key, _ZOOM, *self.zoom_range, count=count)[..., None].expand(-1, count, dims)
+        if self.p_per_channel < 1:
             selected = uniform(key, _CHANNEL, channels) < self.p_per_channel
-            if self.allowed_channels is not None:
-                selected = selected & _among(self.allowed_channels, channels, key.device)
             zoom = torch.where(selected[..., None], zoom, torch.ones_like(zoom))
         if self.ignore_axes:
-            zoom = torch.where(_among(self.ignore_axes, dims, key.device), torch.ones_like(zoom), zoom)
+            kept = {each % dims for each in self.ignore_axes}
+            stays = constant(tuple(int(axis in kept) for axis in range(dims)), key.device) > 0
+            zoom = torch.where(stays, torch.ones_like(zoom), zoom)
         return {"zoom": zoom}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
@@ -73,17 +65,6 @@ class SimulateLowResolution(Operation):
         result = rows.gather(-1, last.first.view(shape).expand(image.shape))
         other = rows.gather(-1, last.second.view(shape).expand(image.shape))
         return result.lerp_(other, last.weight.view(shape))
-
-
-def _check_among(field: str, values: tuple[int, ...], end: int) -> None:
-    if any(not -end <= each < end for each in values):
-        raise ValueError(f"SimulateLowResolution: {field}={values}; the image has {end}, counted from 0")
-
-
-def _among(values: tuple[int, ...], end: int, device: torch.device) -> Tensor:
-    """(end,) bool: which of 0 ... end - 1 are among the values, -1 being the last."""
-    chosen = {each % end for each in values}
-    return constant(tuple(int(each in chosen) for each in range(end)), device) > 0
 
 
 class _Taps(NamedTuple):

@@ -79,14 +79,6 @@ class Interpolation(SpatialOperation):
     padding_mode: str = "zeros"
 
 
-@runtime_checkable
-class DisplacingOp(MapOp, Protocol):
-    """A MapOp that moves each voxel by itself, besides its map; it comes last in an interpolation."""
-
-    def displacement(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Tensor:
-        """(B, 3, D, H, W) float32, added to the place of each output voxel first. All 0 for numbers that are."""
-
-
 def identity(batch: int, device: torch.device) -> Map:
     return Map(torch.eye(3, device=device).expand(batch, 3, 3), torch.zeros(batch, 3, device=device))
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from hasten.augment.op import Drawn, Operation, RangeFrom0, spread
 from hasten.sample.random import normal, uniform_in
 
-_STD, VOXEL, _IMAGINARY = 1, 2, 3
+_STD, VOXEL = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,17 +30,3 @@ class GaussianNoise(Operation):
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         voxels = normal(drawn["key"], VOXEL, image[0].numel()).view(image.shape)
         return image + (self.mean + spread(drawn["std"], image) * voxels)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RicianNoise(GaussianNoise):
-    """sqrt((x + n1)^2 + n2^2) with n1, n2 of N(mean, std), std from U(std), as in magnitude images of MR.
-
-    `drawn`: std (B,), key (B, 2). Noise is added to all channels alike (MONAI: `channel_wise=False`, `relative=False`).
-    """
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        std, count = spread(drawn["std"], image), image[0].numel()
-        real = image + self.mean + std * normal(drawn["key"], VOXEL, count).view(image.shape)
-        imaginary = self.mean + std * normal(drawn["key"], _IMAGINARY, count).view(image.shape)
-        return torch.sqrt(real * real + imaginary * imaginary)

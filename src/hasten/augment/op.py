@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Protocol, get_type_hints, runtime_checkable
+from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from hasten.config.schema import Triple
@@ -48,19 +47,6 @@ class ValueOp(Protocol):
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         """The changed image, of the same shape and type. image: (B, C, *S) float32. drawn: as `draw` returns it."""
-
-
-def keeps_type(op: ValueOp) -> bool:
-    """Whether a label that the operation has changed is still one, in its stored type. Others make it float32."""
-    return getattr(op, "keeps_type", False)
-
-
-def of_type(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """`value`, of any shape, in another type. For integers it is clamped to what they hold, and then truncated."""
-    if value.dtype == dtype or dtype.is_floating_point:
-        return value.to(dtype)
-    limits = torch.iinfo(dtype)
-    return value.clamp(limits.min, limits.max).to(dtype)
 
 
 def op_keys(key: Tensor, first: int, count: int) -> Tensor:
@@ -154,7 +140,6 @@ Range = Annotated[tuple[float, float], check_range]
 Ranges = Annotated[tuple[tuple[float, float], ...], _check_ranges]
 RangeFrom0 = Annotated[tuple[float, float], partial(check_range, low=0.0)]
 RangeAbove0 = Annotated[tuple[float, float], partial(check_range, above=0.0)]
-RangeTo1 = Annotated[tuple[float, float], partial(check_range, low=0.0, high=1.0)]
 Size = Annotated[Triple, _check_size]
 Count = Annotated[int, _check_count]
 
@@ -185,7 +170,6 @@ class Operation(Checked):
 
     keys: tuple[str, ...] = ("image",)
     prob: Prob = 0.1
-    keeps_type: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -383,11 +383,7 @@ class Program:
     @property
     def why(self) -> str:
         """Why it is compiled or not."""
-        if len({segment.why for segment in self._segments.values()}) == 1:
-            return self.latest.why
-        sides = {stage: " x ".join(map(str, stage.patch)) for stage in self._segments}
-        told = (f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items() if segment.why)
-        return "; ".join(told)
+        return "; ".join(dict.fromkeys(segment.why for segment in self._segments.values() if segment.why))
 
     @property
     def compile_seconds(self) -> float:

@@ -45,16 +45,11 @@ def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases
     return {key: as_cases(value) for key, value in batch.items()}, case, start
 
 
-def coordinates_of(affine: Map, size: Triple, out: Triple, displaced: Tensor | None = None) -> Coordinates:
-    """Position in the input of each voxel of the output, in voxels: three of (B, D, H, W) float32.
-
-    displaced: (B, 3, D, H, W) voxels added to the place in the output first.
-    """
+def coordinates_of(affine: Map, size: Triple, out: Triple) -> Coordinates:
+    """Position in the input of each voxel of the output, in voxels: three of (B, D, H, W) float32."""
     device = affine.linear.device
     axes = [torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2 for side in out]
     d, h, w = axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
-    if displaced is not None:
-        d, h, w = d + displaced[:, 0], h + displaced[:, 1], w + displaced[:, 2]
     rows = []
     for axis in range(3):
         a, b, c = (affine.linear[:, axis, column].reshape(-1, 1, 1, 1) for column in range(3))
@@ -95,7 +90,6 @@ def read_mapped(
     place: Map,
     size: Triple,
     out: Triple,
-    displaced: Tensor | None = None,
     *,
     mode: str,
     padding_mode: str,
@@ -109,8 +103,8 @@ def read_mapped(
     if mode != "majority" and triton_runs(cases.values):
         from hasten.augment.read_triton import read_by_kernel
 
-        return read_by_kernel(*cases, case, start, place, size, out, displaced, **how)
-    return read(cases, case, start, coordinates_of(place, size, out, displaced), **how)
+        return read_by_kernel(*cases, case, start, place, size, out, **how)
+    return read(cases, case, start, coordinates_of(place, size, out), **how)
 
 
 def bounded(coordinate: Tensor, start: Tensor, extent: Tensor, padding_mode: str) -> Tensor:

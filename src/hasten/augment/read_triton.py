@@ -126,10 +126,10 @@ def nearest_voxel(d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent
 # Sides are not specialized: Triton would make 1 a constant and compile a kernel for each divisibility by 16.
 @triton.jit(do_not_specialize=["size_d", "size_h", "size_w", "out_d", "out_h", "out_w"])
 def read_kernel(
-    values, shapes, offsets, case, starts, linear, shift, displaced, out,
+    values, shapes, offsets, case, starts, linear, shift, out,
     size_d, size_h, size_w, out_d, out_h, out_w,
     CHANNELS: tl.constexpr, NEAREST: tl.constexpr, PADDING: tl.constexpr, FLAT: tl.constexpr,
-    DISPLACED: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out (B, CHANNELS, D, H, W). FLAT: bilinear in H and W. All but the first place in a case or sample is in 32 bits,
     as a case holds fewer than 2**31 voxels."""
@@ -139,11 +139,6 @@ def read_kernel(
     voxel = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < voxels
     at_d, at_h, at_w = from_centre(voxel, out_d, out_h, out_w)
-    if DISPLACED:
-        moved = displaced + sample.to(tl.int64) * 3 * voxels + voxel
-        at_d += tl.load(moved, inside, other=0.0)
-        at_h += tl.load(moved + voxels, inside, other=0.0)
-        at_w += tl.load(moved + 2 * voxels.to(tl.int64), inside, other=0.0)
     number = tl.load(case + sample)
     first_d, first_h, first_w = three(starts + sample * 3)
     extent_d, extent_h, extent_w = three(shapes + number * 3)
@@ -177,7 +172,6 @@ def read_by_kernel(
     place: Map,
     size: Triple,
     out: Triple,
-    displaced: Tensor | None,
     *,
     mode: str,
     padding_mode: str,
@@ -186,7 +180,7 @@ def read_by_kernel(
     """(B, channels, *out), as `read_mapped` of `hasten.augment.read` gives it.
 
     But a voxel of weight 0 counts as 0 where it is not finite. values, shape, offset, channels: as in `PackedCases`, on
-    a GPU. displaced: (B, 3, *out), or None.
+    a GPU.
     """
     nearest = mode == "nearest"
     output = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
@@ -198,8 +192,8 @@ def read_by_kernel(
     programs = case.shape[0] * triton.cdiv(out[0] * out[1] * out[2], _BLOCK)
     read_kernel[(programs,)](
         stored, shape.contiguous(), offset.contiguous(), case.contiguous(), start.contiguous(), linear, shift,
-        linear if displaced is None else displaced.contiguous(), target, *size, *out,
+        target, *size, *out,
         CHANNELS=channels, NEAREST=nearest, PADDING=PADDINGS[padding_mode], FLAT=spatial_dims == 2,
-        DISPLACED=displaced is not None, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return output

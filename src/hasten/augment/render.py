@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, BatchOp, ChainOp, Fixed, Stage, Warp
+from hasten.augment.chain import Batch, ChainOp, Fixed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
-from hasten.augment.op import keeps_type, of_type, spread
+from hasten.augment.op import spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
 
@@ -48,15 +48,10 @@ def changed(stage: ChainOp, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
     op = stage.op
     if isinstance(op, Fixed):
         return op.apply(batch)
-    if isinstance(op, BatchOp):
-        return op.apply_batch(batch, drawn)
     result = dict(batch)
     for key in op.keys:
         image = batch[key].to(torch.float32)
         new = op.apply(image, drawn)
-        if keeps_type(op):
-            image = batch[key]
-            new = of_type(new, image.dtype)
         result[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
     return result
 
@@ -67,9 +62,6 @@ def warped(
     """The keys of a Warp, read from the cases: (B, C, *S) each."""
     result = {}
     for key, reading in warp.readings.items():
-        displaced = None
-        if reading.displacing is not None:
-            displaced = reading.displacing.displacement(grid.numbers[key], warp.out, spatial_dims)
         value = read_mapped(
             cases[key],
             case,
@@ -77,7 +69,6 @@ def warped(
             grid.maps[key],
             warp.size,
             warp.out,
-            displaced,
             mode=reading.mode,
             padding_mode=reading.padding_mode,
             spatial_dims=spatial_dims,

@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
+from hasten.augment.chain import Batch, Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.crop import CropByPosNegLabel, CropOp, ForegroundCrop
 from hasten.augment.explain import ExplainedTransform, explained, rows_table
 from hasten.augment.grid import Mirror
-from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of, names_of
+from hasten.augment.lower import Context, is_random_crop, keys_of, name_of, names_of
 from hasten.augment.maps import MapOp
-from hasten.augment.mix import MixUp
 from hasten.augment.op import ValueOp
 from hasten.augment.presets import default_chain, preset_chain
 from hasten.augment.steps import FUSED, PER_SAMPLE, ChainStep, LoweredChain, check_size, created_keys, plan_steps
@@ -106,7 +105,7 @@ def run_chain(
         chain = _chain_of(plan, patch, spatial_dims, num_channels)
         if isinstance(chain.crop, CropByPosNegLabel):
             chain = replace(chain, crop=replace(chain.crop, ignore_index=ignore_index))
-        result = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
+        result = RunChain(chain=chain, transforms=plan.source, steps=explained(plan), digest=digest)
         _check_batch_size(chain, sample)
         for _, factor in sample.stages or ():
             depth, height, width = (max(1, round(side * factor)) for side in patch)
@@ -181,12 +180,6 @@ def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels
     for op in (*(() if plan.crop is None else (plan.crop,)), *plan.ops):
         needed = (getattr(op, "centred_on", None), getattr(op, "image_key", None))
         _check_keys(name_of(op), [*getattr(op, "keys", ()), *(key for key in needed if key is not None)], KEYS)
-        if isinstance(op, MixUp):
-            raise ValueError(
-                "MixUp: makes shares of classes, and the losses of a run take one class a voxel; use CutMix instead"
-            )
-        if isinstance(op, BatchOp) and set(op.keys) != set(KEYS):
-            raise ValueError(f"{name_of(op)}: keys={op.keys}; image and label must be mixed alike: keys={KEYS}")
     chain = Chain(crop=plan.crop, ops=plan.ops, keys=KEYS, label_keys=LABEL_KEYS)
     final = _final_size(chain, patch if plan.crop is None else plan.crop.size)
     if final != patch:
@@ -266,35 +259,24 @@ def _plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
             )
         return _plan_of_ops(value.crop, value.ops)
     members = value.transforms if isinstance(value, Compose) else value
-    if not isinstance(members, list | tuple):
+    known = isinstance(members, list | tuple) and members and not any(isinstance(each, type) for each in members)
+    if not known or not all(_is_op(member) or callable(member) for member in members):
         raise ValueError(
-            f"is of type {type(value).__name__}; a list of Hasten's operations, a Chain, or a MONAI Compose is needed"
+            f"is a {type(value).__name__}; a list of Hasten's operations, a Chain, or MONAI's random dictionary "
+            "transforms are needed (augment.preset=none is a crop alone)"
         )
-    if not members:
-        raise ValueError("is empty; write augment.preset=none for a crop alone")
-    for member in members:
-        if isinstance(member, type):
-            raise ValueError(f"holds the class {member.__name__}; write {member.__name__}(...)")
-        if not _is_op(member) and not callable(member):
-            raise ValueError(f"holds a {type(member).__name__}, which is no operation of Hasten and no transform")
     of_hasten = [_is_op(member) for member in members]
     if not any(of_hasten):
         return _plan_of_monai(value, patch, spatial_dims)
-    if not all(of_hasten):
-        raise ValueError(
-            f"mixes Hasten's {name_of(members[of_hasten.index(True)])} with the transform "
-            f"{name_of(members[of_hasten.index(False)])}; write all of them as one or the other"
-        )
     crop = members[0] if isinstance(members[0], CropOp) else None
     ops = tuple(members[1:] if crop is not None else members)
-    for op in ops:
-        if isinstance(op, CropOp):
-            raise ValueError(f"{name_of(op)} must come first, and be the only crop")
+    if not all(of_hasten) or any(isinstance(op, CropOp) for op in ops):
+        raise ValueError("mixes operations and transforms, or has a crop that is not the first; write one kind only")
     return _plan_of_ops(crop, ops)
 
 
 def _is_op(value: Any) -> bool:
-    return isinstance(value, CropOp | MapOp | ValueOp | BatchOp | Fixed | PerSample)
+    return isinstance(value, CropOp | MapOp | ValueOp | Fixed | PerSample)
 
 
 def _plan_of_ops(crop: CropOp | None, ops: Sequence[Any]) -> LoweredChain:
@@ -317,16 +299,8 @@ def _plan_of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Lowered
     if not any(is_random_crop(each) for each in cached.compose.transforms):
         return plan_steps(cached, context, size=patch, whole=False)
     plan = plan_steps(cached, context)
-    if not plan.source:
-        return plan
-    last = next(each for each in reversed(plan.source) if is_random_crop(each))
-    try:
-        lowered = lower(last, replace(context, opening=True))
-    except NotLowered:
-        lowered = None  # checked with the first batch
-    if lowered is not None and lowered.crop is not None and lowered.crop.size != patch:
-        raise ValueError(_wrong_size(lowered.crop.size, patch))
-    return plan_steps(cached, context, size=patch, least=len(plan.source))
+    # The size of what transforms crop out of whole cases is checked with the first batch.
+    return plan_steps(cached, context, size=patch, least=len(plan.source)) if plan.source else plan
 
 
 def _check_transforms(transforms: Sequence[Any], before: Collection[str] = ()) -> None:

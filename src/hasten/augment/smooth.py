@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hasten.augment.op import Drawn, Operation, Prob, Range, RangeFrom0, check_range, spread
+from hasten.augment.op import Drawn, Operation, Prob, RangeFrom0, spread
 from hasten.kernels.use import triton_runs
 from hasten.sample.random import uniform, uniform_in
 
-_X, _Y, _Z, _X2, _Y2, _Z2, _ALPHA = 1, 2, 3, 4, 5, 6, 7
+_X = 1
 _SIGMA, _CHANNEL = 1, 2
-
-
-def _check_second(name: str, field: str, value: Range | float) -> None:
-    check_range(name, field, value if isinstance(value, tuple) else (value, value), low=0.0)
-
-
-Sigma2 = Annotated[Range | float, _check_second]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,42 +43,6 @@ class GaussianSmooth(Operation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GaussianSharpen(Operation):
-    """f + alpha * (f - g) with f the image filtered with sigma1 and g this filtered with sigma2; alpha from U(alpha).
-
-    `drawn`: sigma1, sigma2 (B, dims), alpha (B,). A single number X for a sigma2 is U(X, the sigma1 drawn).
-    MONAI's RandGaussianSharpen with `approx="erf"`, filters and border as in `GaussianSmooth`.
-    """
-
-    sigma1_x: RangeFrom0 = (0.5, 1.0)
-    sigma1_y: RangeFrom0 = (0.5, 1.0)
-    sigma1_z: RangeFrom0 = (0.5, 1.0)
-    sigma2_x: Sigma2 = 0.5
-    sigma2_y: Sigma2 = 0.5
-    sigma2_z: Sigma2 = 0.5
-    alpha: Range = (10.0, 30.0)
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        firsts, seconds = [], []
-        for axis, (one, two) in enumerate(self._ranges()[: len(shape) - 1]):
-            first = uniform_in(key, _X + axis, *one)
-            unit = uniform(key, _X2 + axis, 1)
-            seconds.append(two[0] + (two[1] - two[0]) * unit if isinstance(two, tuple) else two + (first - two) * unit)
-            firsts.append(first)
-        alpha = uniform_in(key, _ALPHA, *self.alpha)[:, 0]
-        return {"sigma1": torch.cat(firsts, dim=1), "sigma2": torch.cat(seconds, dim=1), "alpha": alpha}
-
-    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        largest = [(one[1], two[1] if isinstance(two, tuple) else max(one[1], two)) for one, two in self._ranges()]
-        first = _smoothed(image, drawn["sigma1"], [one for one, _ in largest])
-        second = _smoothed(first, drawn["sigma2"], [two for _, two in largest])
-        return (first - second).mul_(spread(drawn["alpha"], image)).add_(first)
-
-    def _ranges(self) -> tuple[tuple[Range, Range | float], ...]:
-        return (self.sigma1_x, self.sigma2_x), (self.sigma1_y, self.sigma2_y), (self.sigma1_z, self.sigma2_z)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Blur(Operation):
     """A Gaussian filter with a sigma in voxels for each channel and axis, from U(blur_sigma).
 
@@ -97,15 +53,11 @@ class Blur(Operation):
 
     prob: Prob = 0.2
     blur_sigma: RangeFrom0 = (0.5, 1.0)
-    synchronize_channels: bool = False
-    synchronize_axes: bool = False
     p_per_channel: Prob = 1.0
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1
-        rows, columns = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        sigma = uniform_in(key, _SIGMA, *self.blur_sigma, count=rows * columns)
-        sigma = sigma.view(-1, rows, columns).expand(-1, channels, dims)
+        sigma = uniform_in(key, _SIGMA, *self.blur_sigma, count=channels * dims).view(-1, channels, dims)
         if self.p_per_channel < 1.0:
             chosen = uniform(key, _CHANNEL, channels) < self.p_per_channel
             sigma = torch.where(chosen[..., None], sigma, 0.0)

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hasten.augment.chain import Batch, BatchOp, Fixed, PerSample
+from hasten.augment.chain import Batch, Fixed, PerSample
 from hasten.augment.crop import CropOp
 from hasten.augment.grid import Resize
 from hasten.augment.lower import Context, Lowered, NotLowered, Undecided, is_random_crop, lower, name_of, names_of
-from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.lower.suffix import is_cucim
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
-from hasten.augment.reshape import Recentre
 from hasten.cache.chain import SplitCompose
 from hasten.config.schema import Triple
 
@@ -109,11 +108,6 @@ def created_keys(transform: Any) -> tuple[str, ...]:
 
 def _source_step(transform: Any, context: Context) -> ChainStep:
     """A transform before the operations; `why` is set if it can't be lowered itself."""
-    if is_cucim(transform) and not context.cucim:
-        raise ValueError(
-            f"{name_of(transform)}: {transform.name} must run on whole cases here, before a crop or a transform that "
-            "is not lowered, and there is no cuCIM to run it; move it behind them, or write MONAI's own for it"
-        )
     try:
         lowered = lower(transform, replace(context, opening=is_random_crop(transform)))
     except NotLowered as refusal:
@@ -161,7 +155,7 @@ def _size_after(transform: Any, lowered: Lowered, size: Triple | None) -> Triple
     if lowered.crop is not None:
         return lowered.crop.size
     for op in lowered.ops:
-        if isinstance(op, MapOp) and (size is not None or isinstance(op, Resize | Recentre)):
+        if isinstance(op, MapOp) and (size is not None or isinstance(op, Resize)):
             try:
                 size = op.out_size(size or (1, 1, 1))
             except ValueError as error:
@@ -196,23 +190,13 @@ def _needed(steps: Sequence[ChainStep], count: int) -> int:
 
 
 def _draws(steps: Sequence[ChainStep]) -> bool:
-    return any(isinstance(op, MapOp | ValueOp | BatchOp) for step in steps if step.how == FUSED for op in step.ops)
+    return any(isinstance(op, MapOp | ValueOp) for step in steps if step.how == FUSED for op in step.ops)
 
 
 def _with_reasons(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
     """Adds a reason to each transform that runs on whole cases."""
-    if not count:
-        return list(steps)
-    last = name_of(steps[count - 1].transform)
-    cause = next((name_of(step.transform) for step in steps[:count] if step.why), "")
-    explained = []
-    for number, step in enumerate(steps[:count]):
-        why = step.why
-        if not why and is_random_crop(step.transform) and number:
-            why = f"crops what {name_of(steps[0].transform)} has changed"
-        if not why:
-            why = f"stands before {last}" + (f", and {cause} is not lowered" if cause not in ("", last) else "")
-        explained.append(replace(step, ops=(), why=f"{why}; on whole cases"))
+    whys = (step.why or f"stands before {name_of(steps[count - 1].transform)}" for step in steps[:count])
+    explained = [replace(step, ops=(), why=f"{why}; on whole cases") for step, why in zip(steps, whys, strict=False)]
     return [*explained, *steps[count:]]
 
 

@@ -38,16 +38,11 @@ def store_of_items(
         volumes = {key: _volume(name, item, key) for key in keys}
         first = next(iter(volumes.values()))
         for key, volume in volumes.items():
-            if volume.shape[1:] != first.shape[1:]:
+            alike = tensors[key][0] if names else volume
+            if volume.shape[1:] != first.shape[1:] or (volume.ndim, len(volume)) != (alike.ndim, len(alike)):
                 raise ValueError(
-                    f'{name}: "{key}" has shape {tuple(volume.shape)} and "{keys[0]}" {tuple(first.shape)}; '
-                    "the entries of an item must cover the same voxels"
-                )
-            if names and (volume.ndim, volume.shape[0]) != (len(shapes[0]) + 1, tensors[key][0].shape[0]):
-                raise ValueError(
-                    f'{name}: "{key}" has shape {tuple(volume.shape)}, that of {names[0]} '
-                    f"{tuple(tensors[key][0].shape)}; "
-                    "channels and number of axes must be the same in all items"
+                    f'{name}: "{key}" has shape {tuple(volume.shape)}, "{keys[0]}" {tuple(first.shape)}; the entries '
+                    "of an item must cover the same voxels, and have as many channels and axes in all items"
                 )
             tensors[key].append(volume)
         names.append(name)
@@ -111,7 +106,8 @@ def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> S
         if value.ndim not in (4, 5) or value.shape[2:] != first.shape[2:] or len(value) != len(first):
             raise ValueError(
                 f'"{key}" has shape {tuple(value.shape)}, "{next(iter(batch))}" {tuple(first.shape)}; a batch is '
-                "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels"
+                "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels; delete others in "
+                "the chain (DeleteItemsd)"
             )
     cases = {key: as_cases(storable(value).to(device)) for key, value in batch.items()}
     _, shape, offset, _ = next(iter(cases.values()))

@@ -166,10 +166,6 @@ class WholeCases:
         images = stacked(self.transforms, samples)
         return {key: storable(images[key]) for key in self.keys}, per_case
 
-    def example(self) -> dict[str, Any]:
-        """All entries of the first sample, whatever they are."""
-        return {str(key): value for key, value in self._rows([0])[0].items()}
-
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
 

@@ -178,12 +178,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             )
         elif not self._warned_missing:
             self._warned_missing = True
-            log.warning(
-                'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
-                "HastenCallback(..., dice=NAME)",
-                self.dice,
-                ", ".join(sorted(scores)) or "none",
-            )
+            log.warning('HastenCallback: no "%s" among what was logged (%s); name it: dice=', self.dice, sorted(scores))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._end(trainer, pl_module, "finished")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
@@ -13,14 +12,12 @@ from torch import Tensor, nn
 
 from hasten.config.schema import Triple
 from hasten.nets.losses.overlap import plain
-from hasten.nets.surgery.operate import operate
 from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
 from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.memory_format import memory_format
 
-SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""
 
@@ -37,7 +34,8 @@ class SlidingWindowInferer:
 
     A network may have several outputs, in a tuple or dict, each of its own size, and so has the result; `labels` and
     `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
-    left to MONAI's function, as are images of more than 3 axes, and have none of the arguments that MONAI's has not.
+    left to MONAI's function, as are images of more than 3 axes, `with_coord` and `condition`; with these, none of the
+    arguments that MONAI's has not can be used.
 
     `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are accepted and have no effect. Running out of memory
     halves the window batch, then moves sums, and at last the scores, to the host.
@@ -63,17 +61,13 @@ class SlidingWindowInferer:
         *,
         flip_axes: Sequence[int] = (),
         average: Average = "scores",
-        sums: str = "fp32",
         channels_last: bool = False,
-        surgery: bool = False,
     ) -> None:
         """MONAI's arguments, and these:
 
         flip_axes: spatial axes (0 is the first one) along all of whose mirrorings scores are averaged.
         average: what is averaged over mirror images and windows, "scores" or their "softmax".
-        sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
         channels_last: windows go to the network in that memory format.
-        surgery: a network in eval mode is copied for the call, without redundant operations (`operate`).
         Raises ValueError for values that cannot be.
         """
         self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
@@ -83,11 +77,9 @@ class SlidingWindowInferer:
         self.sw_device, self.device, self.cpu_thresh = sw_device, device, cpu_thresh
         self.progress, self.with_coord = progress, with_coord
         self.buffer_steps, self.buffer_dim = buffer_steps, buffer_dim
-        self.flip_axes, self.average, self.sums = tuple(flip_axes), average, sums
-        self.channels_last, self.surgery = channels_last, surgery
-        self._original: nn.Module | None = None
-        self._copy: nn.Module | None = None
-        choices = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax"), "sums": tuple(SUMS)}
+        self.flip_axes, self.average = tuple(flip_axes), average
+        self.channels_last = channels_last
+        choices: dict[str, tuple[str, ...]] = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax")}
         choices["padding_mode"] = ("constant", "reflect", "replicate", "circular")
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -105,7 +97,7 @@ class SlidingWindowInferer:
         if device is None and self.cpu_thresh is not None and images.shape[2:].numel() > self.cpu_thresh:
             device = "cpu"
         device = torch.device(device) if device is not None else images.device
-        if _passes_gradients(inputs, network) or images.ndim > 5:
+        if _passes_gradients(inputs, network) or images.ndim > 5 or self.with_coord or "condition" in extra:
             return self._by_monai(inputs, network, device, args, extra)
         try:
             return _wrapped(self._scores(images, network, device, args, extra), inputs)
@@ -136,12 +128,11 @@ class SlidingWindowInferer:
     ) -> Any:  # fmt: skip
         from monai.inferers import sliding_window_inference
 
-        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
+        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores"}
         if any(options.values()):
             names = " and ".join(name for name, used in options.items() if used)
             raise ValueError(
-                f"{names}: not with gradients, several outputs or more than 3 axes; wrap the inferer in "
-                "torch.no_grad() and the network so that it gives one tensor, or leave this out"
+                f"{names}: not with gradients, several outputs, with_coord, condition or more than 3 axes; leave it out"
             )
         return sliding_window_inference(
             inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale,
@@ -171,6 +162,8 @@ class SlidingWindowInferer:
         kwargs: dict[str, Any],
     ) -> Tensor:
         images, extra, chosen = plain(inputs), *self._for_network(kwargs)
+        if self.with_coord or "condition" in extra:
+            raise ValueError("labels and masks: not with with_coord or condition; decide by the scores of a call")
         device = torch.device(chosen) if chosen is not None else images.device
         results = self._slide(images, network, lambda _, shape: ArgmaxSink(decide, shape, device), args, extra)
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
@@ -188,28 +181,15 @@ class SlidingWindowInferer:
         several: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
         """several: whether to raise `_SeveralOutputs` where the network gives them."""
-        dims, channels = images.ndim - 2, images.shape[1]
-        condition, extra = extra.get("condition"), {name: extra[name] for name in extra if name != "condition"}
-        if condition is not None:
-            if condition.shape != images.shape:
-                raise ValueError(f"condition: shape {tuple(condition.shape)}, inputs {tuple(images.shape)}; make it so")
-            images = torch.cat([images, condition.to(images)], 1)
+        dims = images.ndim - 2
         how = self._windows(images)
         volumes = images.reshape(*images.shape[:2], *[1] * (3 - dims), *images.shape[2:])
-        run = self._operated(network, (channels, *how.window[3 - dims :]), how)
         layout = memory_format(dims, self.channels_last and dims > 1)
 
         def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
-                kwargs = dict(extra)
-                if condition is not None:
-                    windows, kwargs["condition"] = windows[:, :channels], windows[:, channels:]
-                # As MONAI's `with_coord` gives them: slices of batch, channel and space.
-                coordinates = [
-                    [slice(place.volume, place.volume + 1), slice(None), *place.slot[3 - dims :]] for place in places
-                ]
-                output = run(windows, *([coordinates] if self.with_coord else []), *args, **kwargs)
+                output = network(windows, *args, **extra)
                 if several and isinstance(output, list | tuple | Mapping) and len(output):
                     raise _SeveralOutputs
                 scores = first_output(output, dims + 2)
@@ -255,16 +235,6 @@ class SlidingWindowInferer:
             raise ValueError(f"{name}={tuple(value)}: {len(value)} values for images with {dims} spatial axes")
         return list(value)
 
-    def _operated(self, network: Callable[..., Any], shape: tuple[int, ...], how: Windows) -> Callable[..., Any]:
-        """The network's copy after surgery, with the weights that the network has now; or the network itself."""
-        if not self.surgery or not isinstance(network, nn.Module) or network.training:
-            return network
-        if self._original is not network:
-            self._original, self._copy = network, operated(network, shape, device=how.device, dtype=how.dtype)
-        assert self._copy is not None
-        self._copy.load_state_dict(network.state_dict())
-        return self._copy
-
     def _for_network(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """The network's keyword arguments, and the device, of a call's."""
         ours = ("device", "buffer_steps", "buffer_dim")
@@ -275,25 +245,7 @@ class SlidingWindowInferer:
         return images.dtype if images.is_floating_point() else torch.float32
 
     def _sums(self, images: Tensor) -> torch.dtype:
-        return torch.float64 if self.sums == "fp32" and images.dtype == torch.float64 else SUMS[self.sums]
-
-
-def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy in eval mode without redundant operations. shape: (C, *S) of an image it takes.
-
-    It is tried out on small images of which it surely takes one, if its strides are powers of 2; if it takes none of
-    them (or asks for more than an image), only MONAI's blocks are known.
-    """
-    network_copy, draws = copy.deepcopy(network).eval(), torch.Generator().manual_seed(0)
-    for largest in (32, 64):
-        sides = [min(side & -side, largest) for side in shape[1:]]  # the power of 2 in each side
-        try:
-            operate(network_copy, torch.randn(2, shape[0], *sides, generator=draws).to(device, dtype))
-            return network_copy.eval()
-        except ValueError:
-            continue
-    operate(network_copy)
-    return network_copy
+        return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 
 def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:

@@ -84,9 +84,7 @@ class LMDBDataset(ChainDataset):
             self.checked.add(index)
             return item
         except DamagedEntry as damage:
-            # Other processes read the file now, so it is replaced when the data set is opened next.
-            self.path.with_suffix(".damaged").touch()
-            log.warning("%s: item %d %s; it is prepared now, and the file at the next start", self.path, index, damage)
+            log.warning("%s: item %d %s; it is prepared now: delete the file to fill it anew", self.path, index, damage)
             return self.prepare(index)
 
     def info(self) -> dict[str, Any]:
@@ -101,11 +99,6 @@ class LMDBDataset(ChainDataset):
         import lmdb
 
         stored = reader(self.path)
-        marker = self.path.with_suffix(".damaged")
-        if marker.exists():
-            stored.close()
-            self.path.unlink(missing_ok=True)
-            marker.unlink()
         missing = {key: index for index, key in enumerate(self.keys) if stored.get(key) is None}
         if not missing:
             return

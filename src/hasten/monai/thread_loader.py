@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from monai.data import DataLoader
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from hasten.observe.ranges import LOADING, Range
 
@@ -53,8 +53,8 @@ class ThreadBuffer:
         try:
             get = Range(LOADING)(batches.get)
             while not stop.is_set() and (batch := get()) is not _STOP:
-                if isinstance(batch, _Failure):
-                    raise batch.error
+                if isinstance(batch, BaseException):
+                    raise batch
                 yield batch
         finally:
             end()
@@ -69,7 +69,7 @@ class ThreadDataLoader(DataLoader):
     num_workers > 0 the thread collects from worker processes.
     repeats: how many times in a row each batch is yielded. use_thread_workers: the workers are threads, which share the
     random transforms, so that their draws are not reproducible. buffer_timeout: accepted and ignored.
-    A failing item raises its original error and traceback, with a note that names its position and its files. The
+    A failing item raises its original error and traceback. The
     thread ends with the iteration, also when that stops early or fails.
     """
 
@@ -93,19 +93,13 @@ class ThreadDataLoader(DataLoader):
             from monai.data.thread_buffer import _ProcessThreadContext
 
             settings |= {"multiprocessing_context": _ProcessThreadContext(), "persistent_workers": False}
-        wrapped = dataset if isinstance(dataset, IterableDataset) else _WithItemNote(dataset)
-        super().__init__(wrapped, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
+        super().__init__(dataset, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
         self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
 
     def __iter__(self) -> Iterator[Any]:
         for batch in ThreadBuffer(super().__iter__(), self.buffer_size):
             for _ in range(self.repeats):
                 yield batch
-
-
-class _Failure:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Event) -> None:
@@ -116,38 +110,9 @@ def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Even
                 return
         target.put(_STOP)
     except BaseException as error:
-        target.put(_Failure(error))
+        target.put(error)
     finally:
         # Worker processes end with their iterator, now and not at some later collection.
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and not getattr(batches, "_persistent_workers", False):
             shutdown()
-
-
-class _WithItemNote(Dataset[Any]):
-    """Adds a note to an item's error that says which item failed."""
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.inner = dataset
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":
-            raise AttributeError(name)  # while it is unpickled
-        return getattr(self.inner, name)
-
-    def __len__(self) -> int:
-        return len(self.inner)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: Any) -> Any:
-        try:
-            return self.inner[index]
-        except Exception as error:
-            error.add_note(f"while item {index} of {type(self.inner).__name__} was made{_files(self.inner, index)}")
-            raise
-
-
-def _files(dataset: Any, index: Any) -> str:
-    try:
-        return f": {dataset.data[index]}"
-    except (AttributeError, LookupError, TypeError):
-        return ""

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ignite.engine import Events
-from monai.engines.utils import IterationEvents
 from torch import nn
 
 from hasten.cache.dataset import CacheDataset
@@ -60,37 +58,6 @@ def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
         assert torch.allclose(evaluator.state.output["pred"], average.eval()(batches()[-1]["image"]), atol=1e-5)
 
 
-def test_pieces_of_a_batch_add_up() -> None:
-    data = batches(size=5)
-    net = nn.Conv2d(1, 2, 1)
-    pieces, whole = copy.deepcopy(net), net
-    seen: list[Any] = []
-    trainer = trainer_of(pieces, data, accumulate=2)
-    counted = [
-        IterationEvents.INNER_ITERATION_STARTED,
-        IterationEvents.FORWARD_COMPLETED,
-        IterationEvents.LOSS_COMPLETED,
-        IterationEvents.BACKWARD_COMPLETED,
-        IterationEvents.INNER_ITERATION_COMPLETED,
-        IterationEvents.MODEL_COMPLETED,
-    ]
-    for event in counted:
-        trainer.add_event_handler(event, lambda engine, name: seen.append(name), str(event))
-    outputs: list[Any] = []
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))
-    trainer.run()
-    assert [seen.count(str(event)) for event in counted] == [4, 8, 8, 8, 4, 4]
-    reference = trainer_of(whole, data, decollate=False)
-    expected: list[Any] = []
-    reference.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: expected.append(engine.state.output))
-    reference.run()
-    assert distance(pieces, whole) < 1e-6
-    for samples, output in zip(outputs, expected, strict=True):
-        assert len(samples) == 5
-        torch.testing.assert_close(torch.stack([one["pred"] for one in samples]), output["pred"])
-        assert samples[0]["loss"] == pytest.approx(output["loss"].item(), abs=1e-6)
-
-
 @pytest.mark.parametrize("settings", [{"amp": True}, {"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
 def test_amp_on_a_cpu_is_bf16_with_the_loss_in_float32(settings: dict[str, Any]) -> None:
     dtypes: set[Any] = set()
@@ -128,7 +95,6 @@ def test_fp16_goes_through_a_scaler_that_can_be_saved(clip_norm: float) -> None:
     [
         ({"precision": "int8"}, "precision='int8': one of fp32"),
         ({"precision": "fp32", "amp": True}, "leave one of them out"),
-        ({"accumulate": 0}, "accumulate=0"),
         ({"accumulation_steps": 0}, "accumulation_steps"),
     ],
 )

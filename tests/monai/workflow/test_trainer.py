@@ -6,17 +6,21 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
 from monai.engines import SupervisedTrainer as MonaiTrainer
 from monai.engines.utils import IterationEvents, PrepareBatchExtraInput
+from monai.handlers import SmartCacheHandler as MonaiSmartCacheHandler
 from monai.inferers import SimpleInferer
+from monai.transforms import Compose
 from torch import nn
 from torch.utils.data import DataLoader
 
 import hasten.monai.workflow
-from hasten.monai.workflow.trainer import SupervisedTrainer
+from hasten.monai.smart import SmartCacheDataset
+from hasten.monai.workflow import SmartCacheHandler, SupervisedTrainer
 from tests.hot_path import violations
 from tests.monai.workflow.parts import Watcher, batches, difference, loss, network, same, snapshot
 
@@ -124,22 +128,6 @@ def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
     assert same(*results)
 
 
-def test_a_subclass_may_have_an_iteration_of_its_own() -> None:
-    class Noted(SupervisedTrainer):
-        def _iteration(self, engine: Any, batchdata: Any) -> Any:
-            output = super()._iteration(engine, batchdata)
-            assert output is self.state.output
-            return [{**sample, "noted": True} for sample in output]
-
-    trainer, seen = run(Noted, batches(), watched=[Events.ITERATION_COMPLETED])
-    assert [sample["noted"] for sample in trainer.state.output] == [True, True]
-    plain, _ = run(SupervisedTrainer, batches(), watched=[])
-    assert len(seen) == 8
-    assert all(
-        torch.equal(*pair) for pair in zip(trainer.network.parameters(), plain.network.parameters(), strict=True)
-    )
-
-
 def test_arguments_are_monais_in_monais_order() -> None:
     ours = list(inspect.signature(SupervisedTrainer).parameters.values())
     theirs = list(inspect.signature(MonaiTrainer).parameters.values())
@@ -161,3 +149,41 @@ def test_the_step_reads_no_value_of_the_device() -> None:
     folder = Path(hasten.monai.workflow.__path__[0])
     for path in sorted(folder.glob("*.py")):
         assert violations(path.read_text(encoding="utf-8")) == [], path.name
+
+
+class Row:
+    deterministic = True
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+
+def rows() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"image": rng.random((1, 4, 4), np.float32), "label": rng.integers(0, 2, (1, 4, 4)), "number": number}
+        for number in range(5)
+    ]
+
+
+def test_a_smart_cache_moves_with_the_epochs() -> None:
+    settings = {"replace_rate": 0.5, "cache_num": 2, "shuffle": False, "progress": False}
+    windows = []
+    from monai.data import SmartCacheDataset as MonaiDataset
+
+    for dataset, handler in (
+        (SmartCacheDataset(rows(), Row(), **settings), SmartCacheHandler),
+        (MonaiDataset(rows(), Compose([]), **settings), MonaiSmartCacheHandler),
+    ):
+        seen: list[list[int]] = []
+        net = network()
+        trainer = SupervisedTrainer(
+            "cpu", 4, DataLoader(dataset, batch_size=2), net, torch.optim.SGD(net.parameters(), lr=0.1), loss,
+            train_handlers=[handler(dataset)],
+        )  # fmt: skip
+        trainer.add_event_handler(
+            Events.GET_BATCH_COMPLETED, lambda engine, seen=seen: seen.append(engine.state.batch["number"].tolist())
+        )
+        trainer.run()
+        windows.append(seen)
+    assert windows[0] == windows[1] == [[0, 1], [1, 2], [2, 3], [3, 4]]

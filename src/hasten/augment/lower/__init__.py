@@ -7,10 +7,9 @@ from typing import Any
 
 from hasten.augment.chain import Fixed
 from hasten.augment.lower.crops import is_random_crop, lower_crop
-from hasten.augment.lower.cucim import lower_cucim
 from hasten.augment.lower.geometry import lower_geometry
 from hasten.augment.lower.intensity import lower_intensity
-from hasten.augment.lower.suffix import lower_suffix
+from hasten.augment.lower.suffix import lower_cucim, lower_suffix
 from hasten.augment.lower.types import Context, Lowered, NotLowered, Undecided, keys_of, name_of, names_of
 
 __all__ = ["Context", "Lowered", "NotLowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of", "names_of"]
@@ -23,6 +22,8 @@ def lower(transform: Any, context: Context) -> Lowered:
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
         raise NotLowered("leaves out the keys that a case does not have (allow_missing_keys=True)")
+    if type(transform).__name__ in ("MixUpd", "CutMixd", "CutOutd"):
+        raise ValueError(f"{name_of(transform)}: mixes the samples of a batch; apply it to the batches of the program")
     created = next((key for key in keys_of(transform) if key in context.created), None)
     for family in _FAMILIES:
         lowered = family(transform, context)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, CropOp, SpatialCrop, WeightedCrop
+from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, CropOp, SpatialCrop
+from hasten.augment.grid import Cut
 from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_all_keys, keys_of, single, triple_of
-from hasten.augment.reshape import Cut
 from hasten.config.schema import Triple
 
 _PADDED = "cases smaller than the patch lie in zeros, where MONAI gives a smaller patch"
@@ -22,8 +22,6 @@ def lower_crop(transform: Any, context: Context) -> Lowered | None:
             return _pos_neg(transform, context)
         case mt.RandCropByLabelClassesd():
             return _classes(transform, context)
-        case mt.RandWeightedCropd():
-            return _weighted(transform, context)
         case mt.RandSpatialCropSamplesd():
             _check_opening(transform, context)
             return _spatial(transform, transform.cropper.cropper, transform.cropper.num_samples, context)
@@ -117,11 +115,6 @@ def _classes(transform: Any, context: Context) -> Lowered:
         transform, CropByLabelClasses, context, from_indices, num_classes=int(number), label_key=transform.label_key,
         ratios=ratios, image_key=image_key, image_threshold=float(threshold),
     )  # fmt: skip
-
-
-def _weighted(transform: Any, context: Context) -> Lowered:
-    left_out = "" if transform.w_key in keys_of(transform) else f'"{transform.w_key}" is left out of the batch'
-    return _centred(transform, WeightedCrop, context, left_out, weight_key=transform.w_key)
 
 
 def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:

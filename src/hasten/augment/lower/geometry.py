@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.augment.affine import Affine, Rotate, Zoom
-from hasten.augment.grid import AxisFlip, Flip, Resize, Rotate90
+from hasten.augment.affine import Affine, Zoom
+from hasten.augment.grid import AxisFlip, Cut, Flip, Resize, Rotate90
 from hasten.augment.lower.crops import makes_whole
 from hasten.augment.lower.types import (
     Context,
@@ -22,7 +22,6 @@ from hasten.augment.lower.types import (
     single,
     triple_of,
 )
-from hasten.augment.reshape import AlignedZoom, Cut, Recentre, Reorder, quarter_turns
 from hasten.config.schema import Triple
 
 _GRID = {mode: mode for mode in ("zeros", "border", "reflection")}
@@ -51,15 +50,9 @@ def lower_geometry(transform: Any, context: Context) -> Lowered | None:
         case mt.RandAffined():
             return _affine(transform, context)
         case mt.Rand2DElasticd() | mt.Rand3DElasticd():
-            raise NotLowered("deforms by another definition than Hasten's B-spline `Elastic`, which is the fast one")
+            raise NotLowered("deforms elastically, which Hasten leaves to MONAI")
         case mt.Flipd():
             return single(transform, Flip, prob=1.0, spatial_axis=_axes(transform.flipper.spatial_axis))
-        case mt.Rotate90d():
-            first, second = (axis % context.dims + 3 - context.dims for axis in _two(transform.rotator.spatial_axes))
-            order, backward = quarter_turns(transform.rotator.k % 4, first, second)
-            return _reordered(transform, order, backward, context)
-        case mt.Transposed():
-            return _transposed(transform, context)
         case mt.Resized():
             return _resize(transform, context)
         case mt.CenterSpatialCropd():
@@ -84,10 +77,10 @@ def _rotated(transform: Any, context: Context) -> Lowered:
     if any(transform.align_corners):
         raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
-    ranges: Any = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
+    ranges = tuple(pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z"))
     return single(
-        transform, Rotate, prob=transform.prob, mode=modes_of(transform, context),
-        padding_mode=padding_of(transform, _GRID), **ranges,
+        transform, Affine, prob=transform.prob, mode=modes_of(transform, context),
+        padding_mode=padding_of(transform, _GRID), rotate_range=ranges,
     )  # fmt: skip
 
 
@@ -103,7 +96,7 @@ def _zoomed(transform: Any, context: Context) -> Lowered:
     if len(linear) > 1:
         raise NotLowered("has align_corners both True and False; Hasten has one for all keys")
     return single(
-        transform, AlignedZoom if True in linear else Zoom, _SHIFTED if "nearest" in modes else "", prob=transform.prob,
+        transform, Zoom, _SHIFTED if "nearest" in modes else "", prob=transform.prob, align_corners=True in linear,
         min_zoom=tuple(map(float, inner.min_zoom)), max_zoom=tuple(map(float, inner.max_zoom)), mode=modes,
         padding_mode=padding_of(transform, _NUMPY),
     )  # fmt: skip
@@ -125,9 +118,7 @@ def _affine(transform: Any, context: Context) -> Lowered:
     size = _resized(transform, inner.spatial_size, context)
     if size is None or size == context.size:
         return Lowered(ops=(op,))
-    check_all_keys(transform, context, "gives another size")
-    centred = build(transform, Recentre, keys=keys, size=size, mode=modes, padding_mode=padding)
-    return Lowered(ops=(op, centred), note="what lies outside its spatial_size is never computed")
+    raise NotLowered(f"gives another size than it gets (spatial_size={inner.spatial_size})")
 
 
 def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | None:
@@ -146,23 +137,6 @@ def _ranges(values: Any, field: str) -> Ranges:
             continue
         ranges.append((-abs(float(value)), abs(float(value))) if isinstance(value, int | float) else pair(value, field))
     return tuple(ranges)
-
-
-def _transposed(transform: Any, context: Context) -> Lowered:
-    indices = transform.transform.indices
-    if indices is None or len(indices) != context.dims + 1 or indices[0] != 0:
-        raise NotLowered(f"moves the channels (indices={indices})")
-    order = [each - 1 + 3 - context.dims for each in indices[1:]]
-    full = [*range(3 - context.dims), *order]
-    return _reordered(transform, (full[0], full[1], full[2]), (), context)
-
-
-def _reordered(transform: Any, order: Triple, backward: tuple[int, ...], context: Context) -> Lowered:
-    if order == (0, 1, 2) and not backward:
-        return Lowered(note="nothing to do")
-    if order != (0, 1, 2):
-        check_all_keys(transform, context, "swaps axes")
-    return single(transform, Reorder, order=order, backward=backward)
 
 
 def _resize(transform: Any, context: Context) -> Lowered:

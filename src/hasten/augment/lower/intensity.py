@@ -5,26 +5,12 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 from hasten.augment.colour import ColorJitter
-from hasten.augment.contrast import AdjustContrast, HistogramShift
-from hasten.augment.field import BiasField
-from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
-from hasten.augment.holes import CoarseDropout, CoarseShuffle
-from hasten.augment.intensity import (
-    Normalize,
-    Rescale,
-    ScaleIntensity,
-    ScaleIntensityFixedMean,
-    ScaleIntensityRange,
-    ShiftIntensity,
-    StdShiftIntensity,
-)
+from hasten.augment.contrast import AdjustContrast
+from hasten.augment.intensity import Normalize, ScaleIntensity, ScaleIntensityRange, ShiftIntensity
 from hasten.augment.lower.types import Context, Lowered, NotLowered, check_float, keys_of, pair, single
 from hasten.augment.lowres import SimulateLowResolution
-from hasten.augment.mix import CutMix, MixUp
-from hasten.augment.noise import GaussianNoise, RicianNoise
-from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
-
-_MIXED = "mixes the samples of a batch, whatever its size"
+from hasten.augment.noise import GaussianNoise
+from hasten.augment.smooth import GaussianSmooth
 
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
@@ -48,40 +34,18 @@ def _like(transform: Any, kind: Any, inner: Any, note: str = "", **arguments: An
 
 
 def _noise_and_filters(transform: Any) -> Lowered | None:
-    """Noise, filters and holes."""
+    """Noise and filters."""
     import monai.transforms as mt
 
     match transform:
         case mt.RandGaussianNoised():
-            return _gaussian(transform, GaussianNoise, transform.rand_gaussian_noise)
-        case mt.RandRicianNoised():
-            inner = transform.rand_rician_noise
-            _check_one_key(transform)
-            if inner.channel_wise or inner.relative:
-                raise NotLowered("has channel_wise or relative noise; Hasten's is one for all channels")
-            return _gaussian(transform, RicianNoise, inner)
-        case mt.RandGibbsNoised():
-            return _like(transform, GibbsNoise, transform.rand_gibbs_noise)
-        case mt.RandKSpaceSpikeNoised():
-            inner = transform.rand_noise
-            _check_one_key(transform)
-            ranges = inner.intensity_range
-            if ranges is not None and not isinstance(ranges[0], int | float):
-                several = tuple(pair(each, "intensity_range") for each in ranges)
-                return _like(transform, KSpaceSpikeNoise, inner, intensity_range=several)
-            return _like(transform, KSpaceSpikeNoise, inner)
+            return _gaussian(transform, transform.rand_gaussian_noise)
         case mt.RandGaussianSmoothd():
-            _check_approx(transform.rand_smooth)
+            if transform.rand_smooth.approx != "erf":
+                raise NotLowered(f'has approx="{transform.rand_smooth.approx}"; Hasten\'s Gaussian is "erf"')
             return _like(transform, GaussianSmooth, transform.rand_smooth)
-        case mt.RandGaussianSharpend():
-            _check_approx(transform.rand_sharpen)
-            return _like(transform, GaussianSharpen, transform.rand_sharpen)
         case mt.RandSimulateLowResolutiond():
             return _low_resolution(transform)
-        case mt.RandCoarseDropoutd():
-            return _boxes(transform, CoarseDropout, transform.dropper)
-        case mt.RandCoarseShuffled():
-            return _boxes(transform, CoarseShuffle, transform.shuffle)
     return None
 
 
@@ -96,17 +60,8 @@ def _curves(transform: Any) -> Lowered | None:
             return _like(transform, ShiftIntensity, transform.shifter)
         case mt.RandScaleIntensityd():
             return _like(transform, ScaleIntensity, transform.scaler)
-        case mt.RandScaleIntensityFixedMeand():
-            return _like(transform, ScaleIntensityFixedMean, transform.scaler)
-        case mt.RandStdShiftIntensityd():
-            return _like(transform, StdShiftIntensity, transform.shifter)
-        case mt.RandBiasFieldd():
-            return _like(transform, BiasField, transform.rand_bias_field)
         case mt.RandAdjustContrastd():
             return _like(transform, AdjustContrast, transform.adjuster)
-        case mt.RandHistogramShiftd():
-            low, high = transform.shifter.num_control_points
-            return _one(transform, HistogramShift, num_control_points=(int(low), int(high)))
         case mt.NormalizeIntensityd():
             inner = transform.normalizer
             constants: Any = {
@@ -119,18 +74,16 @@ def _curves(transform: Any) -> Lowered | None:
             inner = transform.scaler
             if inner.minv is None and inner.maxv is None and inner.factor is not None:
                 return _like(transform, ScaleIntensity, inner, factors=(float(inner.factor), float(inner.factor)))
-            if inner.minv is None or inner.maxv is None:
-                raise NotLowered("has one of minv and maxv without the other")
-            return _like(transform, Rescale, inner)
+            raise NotLowered("stretches each image to a range of its own")
     return None
 
 
-def _gaussian(transform: Any, kind: Any, inner: Any) -> Lowered:
+def _gaussian(transform: Any, inner: Any) -> Lowered:
     for field in ("mean", "std"):
         if not isinstance(getattr(inner, field), int | float):
             raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
     std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
-    return _like(transform, kind, inner, std=std)
+    return _like(transform, GaussianNoise, inner, std=std)
 
 
 def _low_resolution(transform: Any) -> Lowered:
@@ -144,16 +97,6 @@ def _low_resolution(transform: Any) -> Lowered:
         )
     zoom = pair(transform.zoom_range, "zoom_range")
     return _one(transform, SimulateLowResolution, zoom_range=zoom, half_pixel=down == "nearest-exact")
-
-
-def _boxes(transform: Any, kind: Any, inner: Any) -> Lowered:
-    sizes: Any = {name: _sides(getattr(inner, name)) for name in ("spatial_size", "max_spatial_size")}
-    note = "" if inner.max_spatial_size is None else "the size of each hole is drawn by itself"
-    return _like(transform, kind, inner, note, **sizes)
-
-
-def _sides(value: Any) -> int | tuple[int, ...] | None:
-    return value if isinstance(value, int | None) else tuple(int(each) for each in value)
 
 
 def _colours(transform: Any, context: Context) -> Lowered | None:
@@ -170,14 +113,6 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
             }
             largest = 255.0 if keys_of(transform)[0] in context.bytes_keys else 1.0
             return _one(transform, ColorJitter, f"values from 0 to {largest:g}", value_range=largest, **fields)
-        case mt.MixUpd():
-            return _one(transform, MixUp, _MIXED, prob=1.0, alpha=float(transform.mixup.alpha))
-        case mt.CutMixd():
-            if transform.label_keys:
-                raise NotLowered(
-                    "mixes labels by the area of the box (label_keys); list them among keys to paste them too"
-                )
-            return _one(transform, CutMix, _MIXED, prob=1.0, alpha=float(transform.mixer.alpha))
     return None
 
 
@@ -196,11 +131,6 @@ def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[floa
     if numbers.ndim != 1 or not channel_wise:
         raise NotLowered(f"has a {field} for each voxel")
     return tuple(float(each) for each in numbers)
-
-
-def _check_approx(inner: Any) -> None:
-    if inner.approx != "erf":
-        raise NotLowered(f'has approx="{inner.approx}"; Hasten\'s Gaussian is "erf"')
 
 
 def _check_one_key(transform: Any) -> None:

@@ -1,15 +1,16 @@
-"""Lowers MONAI's deterministic transforms at the end of a chain."""
+"""Lowers MONAI's transforms that convert, select and join the entries of an item, and those that run cuCIM."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import torch
 
-from hasten.augment import suffix
-from hasten.augment.chain import Fixed
-from hasten.augment.lower.types import Context, Lowered, NotLowered, build, keys_of, single
+from hasten.augment.chain import Batch, Fixed, PerSample
+from hasten.augment.cucim import PARAMETERS, OnGpu, arguments
+from hasten.augment.lower.types import Context, Lowered, NotLowered, keys_of, name_of
 
 _TENSORS = "a batch is made of tensors"
 
@@ -18,6 +19,7 @@ def lower_suffix(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
     import monai.transforms as mt
 
+    present = context.keys + context.created
     match transform:
         case mt.CastToTyped() | mt.EnsureTyped():
             return _cast(transform, transform.dtype, context)
@@ -28,33 +30,16 @@ def lower_suffix(transform: Any, context: Context) -> Lowered | None:
         case mt.Identityd():
             return Lowered(note="nothing to do")
         case mt.SelectItemsd():
-            present = context.keys + context.created
-            remaining = tuple(key for key in keys_of(transform) if key in present)
-            if set(remaining) == set(present):
-                return Lowered(note="the batch holds nothing else")
-            return Lowered(ops=(build(transform, suffix.select, keys=remaining),))
+            return _selected("select", tuple(key for key in present if key in keys_of(transform)), context)
         case mt.DeleteItemsd():
-            deleted = tuple(
-                key for key in context.keys + context.created
-                if any(_names(key, pattern, use) for pattern, use in zip(transform.keys, transform.use_re, strict=True))
-            )  # fmt: skip
-            if not deleted:
-                return Lowered(note="the batch holds none of them")
-            return Lowered(ops=(build(transform, suffix.delete, keys=deleted),))
+            names = tuple(zip(transform.keys, transform.use_re, strict=True))
+            return _selected("delete", tuple(key for key in present if not _named(key, names)), context)
         case mt.ConcatItemsd():
             if transform.dim != 0:
                 raise NotLowered(f"joins along axis {transform.dim}; Hasten joins channels")
-            return single(transform, suffix.concat, name=transform.name)
-        case mt.RepeatChanneld():
-            return single(transform, suffix.repeat_channel, repeats=transform.repeater.repeats)
-        case mt.AsDiscreted():
-            return _discrete(transform)
-        case mt.ConvertToMultiChannelBasedOnBratsClassesd():
-            return single(transform, suffix.convert_to_brats_classes, et_label=transform.converter.et_label)
-        case mt.LabelToMaskd():
-            inner = transform.converter
-            labels = tuple(int(each) for each in inner.select_labels)
-            return single(transform, suffix.label_to_mask, select_labels=labels, merge_channels=inner.merge_channels)
+            keys = keys_of(transform)
+            op = Fixed(name="concat", apply=partial(_joined, keys=keys, name=transform.name), keys=keys)
+            return Lowered(ops=(op,))
     return None
 
 
@@ -65,25 +50,57 @@ def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
     for key, dtype in zip(keys_of(transform), dtypes, strict=True):
         if dtype is None or key not in context.keys + context.created:
             continue
-        target = get_equivalent_dtype(dtype, torch.Tensor)
+        target: Any = get_equivalent_dtype(dtype, torch.Tensor)
         # Everything except labels is float32 already.
         if key in context.label_keys or target != torch.float32:
-            ops.append(build(transform, suffix.cast, keys=key, dtype=target))
+            ops.append(Fixed(name="cast", apply=partial(_converted, key=key, dtype=target), keys=(key,)))
     return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)
 
 
-def _names(key: str, pattern: str, use_re: bool) -> bool:
-    return bool(re.search(pattern, key)) if use_re else key == pattern
+def _selected(name: str, keys: tuple[str, ...], context: Context) -> Lowered:
+    """The step that leaves only these entries."""
+    if set(keys) == set(context.keys + context.created):
+        return Lowered(note="the batch holds nothing else")
+    return Lowered(ops=(Fixed(name=name, apply=partial(_only, keys=keys), keys=keys),))
 
 
-def _discrete(transform: Any) -> Lowered:
-    options = dict(transform.converter.kwargs)
-    dtype = options.pop("dtype", torch.float32)
-    if options.pop("dim", 0) != 0 or not options.pop("keepdim", True):
-        raise NotLowered("works along another axis than the channels")
-    ops = []
-    for number, key in enumerate(keys_of(transform)):
-        chosen = {field: getattr(transform, field)[number] for field in ("to_onehot", "threshold", "rounding")}
-        chosen["argmax"] = bool(transform.argmax[number])
-        ops.append(build(transform, suffix.as_discrete, keys=key, dtype=dtype, **chosen))
-    return Lowered(ops=tuple(ops))
+def _named(key: str, names: tuple[tuple[str, bool], ...]) -> bool:
+    return any(re.search(pattern, key) if use_re else key == pattern for pattern, use_re in names)
+
+
+# Stages hold partials of module functions, not closures, so that they can be pickled.
+
+
+def _converted(batch: Batch, key: str, dtype: torch.dtype) -> Batch:
+    return {**batch, key: batch[key].to(dtype)}
+
+
+def _joined(batch: Batch, keys: tuple[str, ...], name: str) -> Batch:
+    return {**batch, name: torch.cat([batch[key] for key in keys], dim=1)}
+
+
+def _only(batch: Batch, keys: tuple[str, ...]) -> Batch:
+    return {key: batch[key] for key in keys}
+
+
+def is_cucim(transform: Any) -> bool:
+    import monai.transforms as mt
+
+    return isinstance(transform, mt.CuCIMd | mt.RandCuCIMd)
+
+
+def lower_cucim(transform: Any, context: Context) -> Lowered | None:
+    """None for other transforms. Raises ValueError where cuCIM can't run, or has no such transform."""
+    if not is_cucim(transform):
+        return None
+    name = transform.name
+    if name not in PARAMETERS:
+        raise ValueError(f'{name_of(transform)}: cuCIM has no transform "{name}"; it has {", ".join(PARAMETERS)}')
+    kwargs = arguments(name, transform.trans.args, transform.trans.kwargs)
+    if not context.cucim:
+        raise ValueError(
+            f"{name_of(transform)}: {name} needs a CUDA device, cupy and cucim (and strict=False); write MONAI's own "
+            "transform for it"
+        )
+    op = PerSample(transforms=(OnGpu(keys_of(transform), name, kwargs),))
+    return Lowered(ops=(op,), note="cuCIM on the GPU, sample by sample")

@@ -27,7 +27,6 @@ class QuickWorkflow:
     network: Any
     compile: bool
     channels_last: bool
-    keep_meta: bool
     arithmetic: Arithmetic
     _takes_apart = False
 
@@ -36,7 +35,6 @@ class QuickWorkflow:
         *,
         own_iteration: bool,
         precision: str | None,
-        keep_meta: bool,
         decollate: bool,
         postprocessing: Callable[..., Any] | None,
         key_metric: dict[str, Any] | None,
@@ -48,7 +46,6 @@ class QuickWorkflow:
         own_iteration: no `iteration_update` was given.
         """
         self.state = LateState(**vars(self.state))
-        self.keep_meta = keep_meta
         engine: Any = self
         if own_iteration and type(self)._iteration is QuickWorkflow._iteration:
             engine._process_function = self._quick_iteration
@@ -107,7 +104,7 @@ class QuickWorkflow:
     def _infer(self, image: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The network's output with its graph; without meta data where the network saw none of them."""
         direct = type(self.inferer) is SimpleInferer
-        if not self.keep_meta and (direct or self.compile):
+        if direct or self.compile:
             image = plain(image)
         if self.channels_last:
             image = as_laid_out(image)
@@ -115,15 +112,6 @@ class QuickWorkflow:
             if direct:
                 return self.network(image, *args, **kwargs)
             return self.inferer(image, self.network, *args, **kwargs)
-
-
-def old_name(
-    postprocessing: Callable[..., Any] | None, post_transform: Callable[..., Any] | None
-) -> Callable[..., Any] | None:
-    """`post_transform` is what `postprocessing` was called before."""
-    if postprocessing is not None and post_transform is not None:
-        raise ValueError("post_transform is the older name of postprocessing: give one of them")
-    return postprocessing if post_transform is None else post_transform
 
 
 def _transformed(batch: Any, output: Any, transform: Callable[..., Any]) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -93,37 +93,6 @@ def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _with_tensors(change, one) for key, one in value.items()}
     return value
-
-
-def pieces(parts: tuple[Any, ...], count: int) -> Iterator[tuple[tuple[Any, ...], float]]:
-    """Cut a batch, whose first part is its image, along its samples: up to `count` pieces, each with its share."""
-    size = len(parts[0])
-    step = -(-size // count)
-    for first in range(0, size, step):
-        cut = tuple(_rows(part, first, min(size, first + step), size) for part in parts)
-        yield cut, len(cut[0]) / size
-
-
-def _rows(part: Any, first: int, last: int, size: int) -> Any:
-    if isinstance(part, Tensor):
-        return part[first:last] if part.ndim > 0 and len(part) == size else part
-    if isinstance(part, tuple):
-        return tuple(_rows(one, first, last, size) for one in part)
-    if isinstance(part, dict):
-        return {key: _rows(one, first, last, size) for key, one in part.items()}
-    return part
-
-
-def joined(values: list[Any]) -> Any:
-    """The outputs of a batch's pieces, joined into one batch."""
-    head = values[0]
-    if isinstance(head, Tensor):
-        return torch.cat(values)
-    if isinstance(head, (list, tuple)):
-        return type(head)(joined(list(row)) for row in zip(*values, strict=True))
-    if isinstance(head, Mapping):
-        return {key: joined([value[key] for value in values]) for key in head}
-    return head
 
 
 def lay_out(network: nn.Module) -> None:

@@ -11,7 +11,7 @@ from monai.engines.utils import IterationEvents, default_metric_cmp_fn
 from monai.utils.enums import CommonKeys as Keys
 from torch import nn
 
-from hasten.monai.workflow.base import QuickWorkflow, old_name
+from hasten.monai.workflow.base import QuickWorkflow
 from hasten.monai.workflow.batch import lay_out, like, prepare_batch
 from hasten.nets.wrappers import unwrapped
 
@@ -19,8 +19,8 @@ from hasten.nets.wrappers import unwrapped
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
 
-    network: the trained one, or a trainer's `average`. post_transform: older name of postprocessing. precision,
-    channels_last, keep_meta: as for `SupervisedTrainer`; with a custom inferer, metatensors reach the inferer.
+    network: the trained one, or a trainer's `average`. precision, channels_last: as for `SupervisedTrainer`;
+    with a custom inferer, metatensors reach the inferer.
 
     Raises ValueError naming the argument that is wrong.
     """
@@ -35,8 +35,8 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         val_handlers: Sequence[Any] | None = None, amp: bool = False, mode: Any = "eval",
         event_names: list[Any] | None = None, event_to_attr: dict[Any, str] | None = None, decollate: bool = True,
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
-        compile_kwargs: dict[str, Any] | None = None, *, post_transform: Callable[..., Any] | None = None,
-        precision: str | None = None, channels_last: bool = False, keep_meta: bool = False,
+        compile_kwargs: dict[str, Any] | None = None, *,
+        precision: str | None = None, channels_last: bool = False,
     ) -> None:
         super().__init__(
             device, val_data_loader, network, epoch_length, non_blocking, prepare_batch, iteration_update, inferer,
@@ -51,9 +51,8 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         self._begin(
             own_iteration=iteration_update is None,
             precision=precision,
-            keep_meta=keep_meta,
             decollate=decollate,
-            postprocessing=old_name(postprocessing, post_transform),
+            postprocessing=postprocessing,
             key_metric=key_val_metric,
             additional_metrics=additional_metrics,
             handlers=val_handlers,
@@ -64,6 +63,6 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
         with self.mode(self.network), self.arithmetic.step():
             scores = self._infer(image, args, kwargs)
-        self.state.output[Keys.PRED] = scores if self.keep_meta else like(scores, image)
+        self.state.output[Keys.PRED] = like(scores, image)
         self._fire_event(IterationEvents.FORWARD_COMPLETED)
         self._fire_event(IterationEvents.MODEL_COMPLETED)

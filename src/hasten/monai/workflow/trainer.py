@@ -15,8 +15,8 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 
 from hasten.distribute.strategy import without_sync
-from hasten.monai.workflow.base import QuickWorkflow, old_name
-from hasten.monai.workflow.batch import detached, float32, joined, lay_out, like, pieces, plain, prepare_batch
+from hasten.monai.workflow.base import QuickWorkflow
+from hasten.monai.workflow.batch import detached, float32, lay_out, like, plain, prepare_batch
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
@@ -33,7 +33,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
     a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
     loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
-    in it, as long as the network is in training mode. post_transform: older name of postprocessing.
+    in it, as long as the network is in training mode.
 
     Beyond MONAI's:
 
@@ -41,11 +41,9 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
     clip_norm: largest norm of the gradient, 0 for none. average: True, or a module from `average_of(network)`, keeps an
     exponential moving average, `trainer.average`, with `average_decay`. schedule: learning rate of a 0-based update.
-    accumulate: pieces that each batch is cut into along its samples; the events of forward pass, loss and backward pass
-    then come once for each. (`accumulation_steps`, MONAI's, joins several batches.) skip_non_finite: leave out an
-    update whose gradient is not finite and count it in `trainer.update.skipped`; None does so where one of clip_norm,
-    average and schedule is used. With these four the gradients are dropped right after the update: a handler that reads
-    them does so on BACKWARD_COMPLETED. keep_meta: hand metatensors to the network and the loss.
+    skip_non_finite: leave out an update whose gradient is not finite and count it in `trainer.update.skipped`; None
+    does so where one of clip_norm, average and schedule is used. With these four the gradients are dropped right after
+    the update: a handler that reads them does so on BACKWARD_COMPLETED.
 
     Raises ValueError naming the argument that is wrong.
     """
@@ -62,10 +60,9 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         event_to_attr: dict[Any, str] | None = None, decollate: bool = True, optim_set_to_none: bool = False,
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
         compile_kwargs: dict[str, Any] | None = None, accumulation_steps: int = 1, *,
-        post_transform: Callable[..., Any] | None = None, precision: str | None = None, channels_last: bool = False,
+        precision: str | None = None, channels_last: bool = False,
         clip_norm: float = 0.0, average: bool | nn.Module = False, average_decay: float = 0.995,
-        schedule: Callable[[int], float] | None = None, accumulate: int = 1, skip_non_finite: bool | None = None,
-        keep_meta: bool = False,
+        schedule: Callable[[int], float] | None = None, skip_non_finite: bool | None = None,
     ) -> None:
         super().__init__(
             device, max_epochs, train_data_loader, network, optimizer, loss_function, epoch_length, non_blocking,
@@ -75,9 +72,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             accumulation_steps=accumulation_steps,
         )
         # fmt: on
-        if accumulate < 1:
-            raise ValueError(f"accumulate={accumulate}: give the number of pieces of a batch, 1 or more")
-        self.accumulate, self.channels_last = accumulate, channels_last
+        self.channels_last = channels_last
         self.average: nn.Module | None = average_of(unwrapped(network)) if average is True else average or None
         self._updates: dict[str, Any] = {
             "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
@@ -88,9 +83,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self._begin(
             own_iteration=iteration_update is None,
             precision=precision,
-            keep_meta=keep_meta,
             decollate=decollate,
-            postprocessing=old_name(postprocessing, post_transform),
+            postprocessing=postprocessing,
             key_metric=key_train_metric,
             additional_metrics=additional_metrics,
             handlers=train_handlers,
@@ -118,10 +112,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         if first:
             self.optimizer.zero_grad(set_to_none=True)
         with self.arithmetic.step():
-            if self.accumulate == 1:
-                self._piece(*parts, share=1.0, sync=last)
-            else:
-                self._pieces(*parts, sync=last)
+            self._forward_backward(*parts, sync=last)
             if last:
                 self._apply(index)
         output = self.state.output
@@ -141,43 +132,24 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         index = epoch * -(-state.epoch_length // joins) + number // joins
         return number % joins == 0, (number + 1) % joins == 0 or number + 1 == state.epoch_length, index
 
-    def _piece(self, image: Any, label: Any, args: Any, kwargs: Any, *, share: float, sync: bool) -> None:
-        """Forward, loss and backward. share: of the batch; sync: whether ranks exchange gradients after it."""
-        state, bare = self.state, not self.keep_meta
+    def _forward_backward(self, image: Any, label: Any, args: Any, kwargs: Any, *, sync: bool) -> None:
+        """Forward, loss and backward. sync: whether ranks exchange gradients after it."""
+        state = self.state
         state.output = {Keys.IMAGE: image, Keys.LABEL: label}
         with nullcontext() if sync else without_sync(self.network, last=False):
             with Range(FORWARD):
                 scores = self._infer(image, args, kwargs)
-            state.output[Keys.PRED] = like(scores, image) if bare else scores
+            state.output[Keys.PRED] = like(scores, image)
             self._fire_event(IterationEvents.FORWARD_COMPLETED)
             scores = float32(state.output[Keys.PRED])
             # The output is read again after each event: a handler may have replaced it.
             with Range(FORWARD):
-                loss = self.loss_function(plain(scores), plain(label)) if bare else self.loss_function(scores, label)
+                loss = self.loss_function(plain(scores), plain(label))
             state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
             self._fire_event(IterationEvents.LOSS_COMPLETED)
             loss = state.output[Keys.LOSS]
-            if share != 1.0:
-                loss = loss * share
             self._backward(loss / self.accumulation_steps if self.accumulation_steps > 1 else loss)
         self._fire_event(IterationEvents.BACKWARD_COMPLETED)
-
-    def _pieces(self, image: Any, label: Any, args: Any, kwargs: Any, *, sync: bool) -> None:
-        whole = (image, label) if self.keep_meta else (plain(image), plain(label))
-        scores: list[Any] = []
-        losses: list[Tensor] = []
-        self._fire_event(IterationEvents.INNER_ITERATION_STARTED)
-        cuts = list(pieces((*whole, args, kwargs), self.accumulate))
-        for number, (cut, share) in enumerate(cuts, start=1):
-            self._piece(*cut, share=share, sync=sync and number == len(cuts))
-            output = self.state.output
-            scores.append(detached(plain(output[Keys.PRED])))
-            losses.append(output[Keys.LOSS].detach() * share)
-        self.state.output = {
-            Keys.IMAGE: image, Keys.LABEL: label, Keys.PRED: like(joined(scores), image),
-            Keys.LOSS: torch.stack(losses).sum(),
-        }
-        self._fire_event(IterationEvents.INNER_ITERATION_COMPLETED)
 
     def _backward(self, loss: Tensor) -> None:
         if self.update is not None:
