@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.observe.monitor import Monitor, MonitorRecording
+from hasten.observe.monitor import Monitor, read_recording
 from hasten.observe.monitor.gpu import GpuProbe
 
 
@@ -59,9 +59,7 @@ def test_a_sample_costs_little_beside_a_busy_device(tmp_path: Path) -> None:
             work(0.2)
     cost = monitor.cpu_seconds / monitor.num_samples
     print(f"{1e6 * cost:.0f} us of a core for a sample")
-    recording = MonitorRecording(tmp_path / "monitor.jsonl")
-    recording.poll(is_last=True)
-    samples = list(recording.samples)
+    samples = read_recording(tmp_path / "monitor.jsonl").samples
     assert all(len(sample.gpus) == 1 for sample in samples)
     assert max(sample.gpus[0].util or 0 for sample in samples) > 50
     assert cost < 0.05

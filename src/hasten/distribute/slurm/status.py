@@ -9,7 +9,7 @@ from typing import Any
 
 from hasten.distribute.slurm.jobs import FOLDER, SlurmJob
 from hasten.distribute.slurm.queue import ACTIVE, JobStates, query
-from hasten.observe.monitor.watch import View, Watch
+from hasten.observe.monitor.watch import View, view_of
 
 DONE = ("finished", "target_reached", "time_up")
 """Statuses of a run with nothing left to do."""
@@ -91,7 +91,7 @@ def _state(job: SlurmJob, view: View | None, answer: JobStates) -> str:
 
 def _read_view(folder: Path) -> View | None:
     try:
-        return Watch(folder).poll()
+        return view_of(folder)
     except ValueError:
         return None  # not begun, or nothing that a run has written
 
