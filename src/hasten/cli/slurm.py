@@ -177,8 +177,7 @@ def _next(out: Path, shapes: list[Shape], jobs: list[SlurmJob]) -> list[str]:
 
 
 def _table(statuses: list[JobStatus]) -> str:
-    from hasten.report.model import Table
-    from hasten.report.terminal import aligned
+    from hasten.report.model import Table, aligned
 
     rows = []
     columns = ("run", "job", "processes", "state", "step", "samples/s", "best score", "time")

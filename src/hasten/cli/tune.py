@@ -25,7 +25,7 @@ def tune(
     config = run_from(source, overrides or [])
 
     from hasten.doctor.tune import tune as search
-    from hasten.report.terminal import print_table
+    from hasten.report.model import print_table
 
     told = None if quiet else lambda text: echo(text, err=True)
     result = search(config, out, seconds=seconds, echo=told)
