@@ -49,7 +49,7 @@ MOST_BYTES = 20_000_000
 _REDUCTIONS = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 16), (32, 16))
 """What is embedded: every nth slice, every nth row and column; the first that fits into a page."""
 _BYTES_A_VOXEL = 0.2
-"""Of a channel at least, as text: reductions that are beyond the budget at that are not tried."""
+"""Bytes of a channel's voxel on the page, at least: reductions that are beyond the budget by that are not tried."""
 _PERCENTILES = (0.5, 99.5)
 """Percentiles of an image that are shown black and white."""
 

@@ -66,7 +66,7 @@ class MonitorRecording:
 
 
 def recordings(folder: Path, tail: int | None = None) -> list[MonitorRecording]:
-    """Those of a run directory, by rank; empty if there is none. tail: as `read_records` takes it."""
+    """Recordings of a run directory, by rank; empty if there is none. tail: as `read_records` takes it."""
     named = [(path, _RANK.fullmatch(path.name)) for path in folder.glob("monitor*.jsonl")]
     ranks = sorted((int(match[1] or 0), path) for path, match in named if match and path.is_file())
     return [read_recording(path, rank, tail) for rank, path in ranks]

@@ -26,7 +26,6 @@ CLOSE_S = 60.0
 _NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy"), "wandb": ("wandb",)}
 """Packages by tracker. `mlflow-skinny` brings mlflow without what its database takes."""
 
-
 Status = Literal["finished", "interrupted", "failed"]
 Plain = str | int | float | bool
 
@@ -53,7 +52,7 @@ class TrackedRun:
     """The run directory, absolute."""
     project: str
     run_name: str
-    """Of a resumed run with the step from which it goes on: it is another run of the tracker."""
+    """Name of the tracker's run; a resumed run, which is another one, has the step from which it goes on in it."""
     config: dict[str, Plain]
     """Flat: `sample.batch_size`."""
     first: int
