@@ -121,7 +121,7 @@ def _ranged(function: Any, name: str) -> Any:
 
 def _marked(what: Any, name: str) -> Any:
     """The object, of a new subclass in which its method is a range; name and source of the class stay."""
-    kind = type(what)
+    kind: Any = type(what)
     # `hasattr` would also find what makes the class itself callable.
     method = next((each for each in _METHODS if any(each in vars(base) for base in kind.__mro__)), None)
     if method is None:
