@@ -207,6 +207,6 @@ def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) ->
 
 @pytest.mark.parametrize(("text", "code"), [("5m", 2), ("abc", 2), ("0.2", 2)])
 def test_a_limit_is_a_time(text: str, code: int, tmp_path: Path) -> None:
-    result = run("tune", tmp_path / "none", "--out", tmp_path / "out", "--seconds", text)
+    result = run("doctor", tmp_path / "none", "--seconds", text)
     assert result.exit_code == code
     assert ("no such file or folder" in result.output) == (text == "5m")

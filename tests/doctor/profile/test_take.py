@@ -57,14 +57,7 @@ def test_summary_trace_and_page_are_written(out: Path) -> None:
     assert {path.name for path in out.iterdir()} == {"summary.json", "trace.json", "profile.html"}
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     assert {"forward", "validation"} <= {event.get("name") for event in events}
-
-
-def test_the_page_shows_phases(out: Path) -> None:
-    page = (out / "profile.html").read_text()
-    assert "A step takes" in page
-    assert page.count("<h2>") >= 5
-    for phase in PHASES:
-        assert phase in page
+    assert all(phase in (out / "profile.html").read_text() for phase in PHASES)
 
 
 def test_a_folder_that_can_not_be_written_is_said(taken: Taken, tmp_path: Path) -> None:
