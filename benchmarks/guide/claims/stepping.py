@@ -68,10 +68,8 @@ def _fused_optimizer(budget: Budget) -> Outcome:
         for weight, own in zip(network.parameters(), twin.parameters(), strict=True):
             assert weight.grad is not None
             own.grad = weight.grad.clone()
-    optimizers = {
-        name: torch.optim.AdamW(nets[name].parameters(), lr=1e-3, weight_decay=1e-2, **way)
-        for name, way in ways.items()
-    }
+    kind: Callable[..., torch.optim.Optimizer] = partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2)
+    optimizers = {name: kind(nets[name].parameters(), **way) for name, way in ways.items()}
     for optimizer in optimizers.values():
         for _ in range(3):
             optimizer.step()

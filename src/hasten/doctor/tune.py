@@ -64,7 +64,7 @@ class Tuned:
         return Table(("accelerator", "on", "by", "why"), rows)
 
 
-def tune(config: RunConfig, out: Path, *, echo: Callable[[str], object] | None = None) -> Tuned:
+def tune(config: RunConfig, out: Path, *, echo: Callable[[str], None] | None = None) -> Tuned:
     """Measure the settings of speed of the run of `config`, set or not, and write tuned.yaml and tune.json to `out`.
 
     They are compared as at the start of a training, by loss and gradient norm too, however short the run is. What could

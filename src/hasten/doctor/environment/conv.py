@@ -86,7 +86,7 @@ def _cell(case: str, precision: str, channels_last: bool, tensors: tuple[Tensor,
     layout = torch.channels_last_3d if channels_last else torch.contiguous_format
     # A first layer's input needs no gradient, all others' do.
     image, weight = (tensor.detach().clone(memory_format=layout).requires_grad_() for tensor in (image, weight))
-    errors = []
+    errors: list[tuple[float, float]] = []
     try:
         for _ in range(_REPEATS):
             weight.grad = image.grad = None
