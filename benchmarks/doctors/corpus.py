@@ -26,6 +26,7 @@ MEETS = {
     "repeat-work": ("recreate",),
     "uncached-items": ("uncached-transforms",),
     "host-metric": ("host-read",),
+    "histograms": ("host-metric",),
     "host-read": ("host-metric",),
 }
 """Other names of findings that meet a label: one finding tells both, or which of the two depends on the hardware."""

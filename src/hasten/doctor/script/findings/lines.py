@@ -48,8 +48,8 @@ _COPIED_MAPS = FindingText(
 )
 _HOST_METRIC = FindingText(
     "host-metric",
-    "score maps are copied to the host and worked on there, while the network waits",
-    "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+    "tensors are copied to the host and worked on there, while the network waits",
+    "work on them on the device (torchmetrics, monai.metrics, torch.histc), and copy only what is shown",
 )
 _LOOP_HEAVY = FindingText(
     "heavy-items",
