@@ -18,8 +18,7 @@ USUAL = {"softmax": True, "to_onehot_y": True}
 LOSSES = {
     "dice_ce": DiceCELoss(**USUAL),
     "dice_ce of the batch, no background": DiceCELoss(batch=True, include_background=False, **USUAL),
-    "dice_ce weighed": DiceCELoss(weight=2.0, lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, jaccard=True, **USUAL),
-    "dice summed": DiceLoss(reduction="sum", **USUAL),
+    "dice_ce weighed": DiceCELoss(lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, **USUAL),
     "tversky_ce": TverskyCELoss(alpha=0.2, beta=0.8, batch=True, **USUAL),
     "dice_ce, a class ignored": DiceCELoss(batch=True, ignore_index=1, **USUAL),
     "dice, a class ignored": DiceLoss(ignore_index=0, **USUAL),
@@ -50,10 +49,11 @@ def outcome(loss: nn.Module, scores: Tensor, label: Tensor) -> tuple[Tensor, Ten
 def test_value_and_gradient(name: str, classes: int, dtype: torch.dtype, last: bool, kind: torch.dtype) -> None:
     fused = copy.deepcopy(LOSSES[name]).cuda()
     plain = copy.deepcopy(fused)
-    assert (fused_loss(plain, False), plain.kernels, fused.kernels) == (1, False, True)
+    fused_loss(plain, False)
+    assert (plain.kernels, fused.kernels) == (False, True)
     scores, label = batch(classes, dtype, last, kind)
     assert kernels_take(scores), "Triton does not work here"
-    assert fused.by_kernels(scores, label)
+    assert fused.by_kernels(scores)
     (result, mine), (wanted, theirs) = outcome(fused, scores, label), outcome(plain, scores, label)
     assert torch.allclose(result, wanted, rtol=1e-4)
     assert mine.dtype == dtype

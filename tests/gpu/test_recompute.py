@@ -10,8 +10,7 @@ import torch
 from monai.networks.nets import DynUNet, UNet
 from torch import Tensor, nn
 
-from hasten.nets.recompute.apply import recompute
-from hasten.nets.recompute.profile import occupied, profile_network
+from hasten.nets.recompute import recompute
 from hasten.runtime.batch_size import find_batch_size, find_batch_size_for
 
 CUDA = torch.device("cuda")
@@ -50,24 +49,21 @@ def test_gradients_and_statistics_are_those_without_it(dropout: float, dtype: to
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)
 
 
-def test_the_allocator_holds_what_was_predicted() -> None:
+def test_the_allocator_holds_less() -> None:
     network, image = unet(), image_of()
     squares(network(image), image).backward()  # what libraries allocate once
-    full = occupied(profile_network(network, image), ()).peak
     kept = []
-    for share in (1.0, 0.7, 0.0):
-        report = recompute(network, image, max(1, int(share * full)))
+    for budget in (2**60, 1):
+        report = recompute(network, image, budget)
         network.zero_grad(set_to_none=True)
         gc.collect()
         before = torch.cuda.memory_allocated()
         loss = squares(network(image), image)
-        measured = torch.cuda.memory_allocated() - before
+        kept.append(torch.cuda.memory_allocated() - before)
         loss.backward()
         del loss
-        assert measured == pytest.approx(report.kept + 2 * image.nbytes, rel=0.1)
-        kept.append(measured)
-    assert kept[2] < kept[0]
     assert kept[1] < kept[0]
+    assert kept[1] <= report.predicted + 2 * image.nbytes
 
 
 def test_a_recomputed_step_can_be_captured() -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.losses.modules import focal_of_signed
+from hasten.nets.losses.modules import focal_sums
 from hasten.nets.losses.overlap import OverlapLoss, lifted, without_autocast
 from hasten.nets.losses.soft_counts import Counts
 
@@ -144,9 +144,9 @@ class RegionLoss(nn.Module):
                 scores = scores.masked_fill(ignored, -torch.inf)
             if self.second == "entropy":
                 counts, entropy = entropy_counts(scores, masks)
-                return self.overlap.of_counts(counts, scores.ndim) + entropy.sum() / size
-            overlap = self.overlap.of_counts(sigmoid_counts(scores, masks), scores.ndim)
+                return self.overlap.of_counts(counts) + entropy.sum() / size
+            overlap = self.overlap.of_counts(sigmoid_counts(scores, masks))
             if self.second is None:
                 return overlap
             signed = _of_the_wrong(scores, masks.to(scores.dtype)).flatten(2)
-            return overlap + focal_of_signed(signed, gamma=self.gamma).sum() / size
+            return overlap + focal_sums(signed, gamma=self.gamma).sum() / size

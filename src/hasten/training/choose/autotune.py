@@ -24,7 +24,7 @@ from hasten.nets.build import divisor
 from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
-from hasten.nets.recompute.apply import recompute
+from hasten.nets.recompute import recompute
 from hasten.nets.size import small_image
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
