@@ -55,8 +55,6 @@ def test_the_defaults_are_in_range() -> None:
         "data.split.train_range=[0.5, 0.5]",
         "data.split.train_range=[0.5, 1.1]",
         "train.lr_scale={a: 0}",
-        "train.head_steps=3",
-        "train.head=[a.*]",
         "loss.name=dicee",
         "loss.digest=abc",
         "train.lr_scale={a: 1, b: -0.5}",

@@ -128,7 +128,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         ),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
         *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
-        *("loss.digest", "train.head"),
+        "loss.digest",
         *(
             "train.channels_last",
             "train.fused_kernels",

@@ -13,6 +13,7 @@ from hasten.config.schema import LossConfig
 from hasten.kernels.use import kernels_take
 from hasten.nets.build import build_loss
 from hasten.nets.losses import DiceCELoss, DiceLoss, TverskyCELoss, fused_loss
+from tests.gpu.graphs import captured
 
 USUAL = {"softmax": True, "to_onehot_y": True}
 LOSSES = {
@@ -80,15 +81,7 @@ def test_deep_supervision_is_captured_in_a_graph(ignored: int | None) -> None:
         value = loss(heads, label)
         return [value.detach(), *torch.autograd.grad(value, heads)]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
+    graph, result = captured(step)
     with torch.no_grad():
         scores.mul_(0.5)
     graph.replay()
@@ -109,12 +102,3 @@ def test_ignored_voxels_agree_with_the_cpu_and_all_ignored_is_0(name: Any, regio
     value, gradient = outcome(loss, scores, torch.full_like(label, 255))
     assert abs(float(value)) < 1e-6
     assert not gradient.any()
-
-
-def test_it_compiles_whole() -> None:
-    scores, label = batch(3, torch.float32, False, torch.int64)
-    loss = LOSSES["dice_ce"]
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    (result, mine), (wanted, theirs) = outcome(compiled, scores, label), outcome(loss, scores, label)  # type: ignore[arg-type]
-    assert torch.allclose(result, wanted, rtol=1e-4)
-    assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceLoss
 from hasten.nets.losses.regions import RegionLoss
+from tests.gpu.graphs import captured, no_sync
 from tests.nets.losses.test_modules import ALL, INDEX, index_of, scores_of
 
 OVERLAPPING = ((1, 2), (2,), (0, 1))
@@ -42,13 +43,10 @@ def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
 def test_it_waits_for_no_value(loss: nn.Module) -> None:
     scores, target = (side.detach().cuda() for side in batch())
     scores.requires_grad_()
-    deep = DeepSupervisionLoss(loss, "nnunet")
+    deep = DeepSupervisionLoss(loss)
     deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @every_loss
@@ -60,15 +58,7 @@ def test_it_is_captured_in_a_graph(loss: nn.Module) -> None:
         value = loss(scores, target)
         return value.detach(), torch.autograd.grad(value, scores)[0]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        value, gradient = step()
+    graph, (value, gradient) = captured(step)
     with torch.no_grad():
         scores.mul_(0.5)
     graph.replay()

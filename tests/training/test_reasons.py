@@ -21,7 +21,6 @@ from hasten.doctor.tune.search import ArmResult, SearchRow
 from hasten.observe.compare import Compared
 from hasten.observe.rundir import PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.phantoms.organs import write_phantoms
-from hasten.runtime.batch_size import BatchSize
 from hasten.training.capture import CapturedStep
 from hasten.training.run import train
 from tests.doctor.tune.test_tune import FakeArms
@@ -32,7 +31,6 @@ REASONS = {
     Accelerator: "reason",
     CapturedStep: "reason",
     Segment: "why",
-    BatchSize: "why",
     Compared: "why",
     ArmResult: "why",
     SearchRow: "why",

@@ -283,12 +283,14 @@ _FORMER_FIELDS = {
     ("sample", "shear"): 0.0,
     ("sample", "stage_voxels"): True,
     ("train", "compile_blocks"): False,
+    ("train", "head"): None,
+    ("train", "head_steps"): 0,
     ("train", "lookahead"): 0,
     ("train", "poly_power"): 0.9,
     ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""
-_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd"}
+_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd", ("train", "fused_kernels"): "norms"}
 """Fields that stay, and a value of earlier versions."""
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from hasten.config.schema import OptimizerName
 from hasten.config.settled import PlannedTrain
 from hasten.optim.base import lay_out_moments
-from hasten.optim.groups import delay_rates, exempt_parameters, param_groups, scale_rates, transposed_filters
+from hasten.optim.groups import exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
 from hasten.optim.muon import Muon
@@ -32,9 +32,6 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
     optimizer = _optimizer(network, config)
     if config.lr_scale:
         scale_rates(optimizer, network, config.lr_scale, at="train.lr_scale")
-    if config.head_steps:
-        assert config.head is not None
-        delay_rates(optimizer, network, config.head, config.head_steps, at="train.head")
     return optimizer
 
 

@@ -30,12 +30,12 @@ def build_loss(
     class, whose voxels do not count; where they are all, the loss is 0.
     """
     if is_user_code(config.name):
-        return DeepSupervisionLoss(custom_loss(config, regions, ignore_index)[0], "nnunet")
+        return DeepSupervisionLoss(custom_loss(config, regions, ignore_index)[0])
     loss = _of_regions(config, regions, ignore_index) if regions else _single(config, ignore_index)
     for module in loss.modules():
         if isinstance(module, OverlapLoss):
             module.over_ranks = over_ranks
-    return DeepSupervisionLoss(loss, "nnunet")
+    return DeepSupervisionLoss(loss)
 
 
 def fused_loss(loss: nn.Module, on: bool) -> None:
