@@ -276,7 +276,7 @@ def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, mo
     ("override", "message"),
     [
         ("sample.batch_size=1000000000", "sample.batch_size: 1000000000 patches of "),
-        ("sample.patch=[100000,100000,100000]", "sample.patch, sample.batch_size: .* take 4.* TiB"),
+        ("sample.patch=[100000,100000,100000]", "sample.patch, sample.batch_size: .* take 9.* TiB"),
         ("infer.patch=[100000,100000,100000]", "infer.patch: .* TiB, but cpu has"),
         ("network.num_res_units=1000000", "network.num_res_units: must be 0 to 1000"),
     ],
