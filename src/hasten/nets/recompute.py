@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,6 @@ from hasten.nets.random_state import random_state_kept, random_states
 from hasten.nets.surgery.dataflow import Leave, copied, hooked
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import ClassSwap, remove, swap_class
-
-if TYPE_CHECKING:
-    _Module = nn.Module
-else:
-    _Module = object
 
 _DRAWS = "_recompute_draws"
 _SIZES = 8
@@ -50,8 +45,6 @@ class RecomputeReport:
 
     def __str__(self) -> str:
         budget, before, predicted = (f"{size / 2**20:.1f} MiB" for size in (self.budget, self.before, self.predicted))
-        if not self.modules and self.fits:
-            return f"nothing is recomputed: a step holds {before} of activations, within the budget of {budget}"
         text = f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations, not {before}"
         return text if self.fits else f"{text}; no choice fits the budget of {budget}"
 
@@ -105,11 +98,11 @@ def undo(network: nn.Module) -> int:
     return len(recomputed)
 
 
-class Recomputed(ClassSwap, _Module):
+class Recomputed(ClassSwap):
     """Mixin that is put in front of a module's class."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        plain = super().forward
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = super().forward  # type: ignore[misc]
         if not (self.training and torch.is_grad_enabled()):
             return plain(*args, **kwargs)
         call = partial(plain, **kwargs) if kwargs else plain

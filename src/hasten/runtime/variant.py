@@ -43,6 +43,11 @@ def variant_of(train: TrainConfig) -> Variant:
     return Variant(precision=train.precision, channels_last=train.channels_last, fused_kernels=fused)
 
 
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether a GPU has matrix units for bf16."""
+    return torch.cuda.get_device_capability(device) >= FAST_BF16
+
+
 def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
     """The variants that `train` leaves open; the first one is the reference that the others are compared with.
 
@@ -57,7 +62,7 @@ def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     laid_out = [(last, last if train.fused_kernels is None else train.fused_kernels) for last in formats]
     precisions = ["fp32", "tf32", "bf16"] if train.precision is None else [train.precision]
-    if train.precision is None and torch.cuda.get_device_capability(device) >= FAST_BF16:
+    if train.precision is None and has_fast_bf16(device):
         reference = Variant(precision="fp32", channels_last=formats[0])
         last, fused = laid_out[-1]
         return [reference, Variant(precision="bf16", channels_last=last, fused_kernels=fused)]

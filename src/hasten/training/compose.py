@@ -24,7 +24,7 @@ from hasten.nets.build import Loss
 from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
-from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
+from hasten.optim.build import build_optimizer, paced_schedule
 from hasten.optim.schedule import PacedSchedule
 from hasten.prediction.inference import inference_of
 from hasten.runtime.allocator import keep_freed_memory
@@ -196,7 +196,7 @@ def compose_run(
         step = make_step(
             train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, autotune=autotune
         )
-    accelerators["fused optimizer"] = Accelerator(True, "default", fusion_of(train.optimizer))
+    accelerators["fused optimizer"] = Accelerator(True, "default", "all weights are updated together")
     accelerators |= homes_of(arena, rank_cases)
     if start is not None:
         accelerators["weights to start from"] = Accelerator(True, "user", start.summary())

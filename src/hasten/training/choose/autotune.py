@@ -34,7 +34,7 @@ from hasten.runtime.batch_size import find_batch_size_for
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import memory_format
 from hasten.runtime.precision import autocast
-from hasten.runtime.variant import Variant, candidates, explain, variant_of
+from hasten.runtime.variant import Variant, candidates, explain, has_fast_bf16, variant_of
 from hasten.training.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.training.choose.experiments import Experiments
 from hasten.training.plan import RunPlan, build_net, with_train
@@ -178,13 +178,13 @@ def _short_run(
     """Whether the run, by the seconds of a probe's pass, takes bf16, channels-last and Hasten's kernels uncompared.
 
     None where that is not the last allowed variant, its kernels do not run, or the run is long at any speed. On a GPU
-    every run does: there they were the fastest each time.
+    with fast bf16 every run does: there they were the fastest each time.
     """
     reference, usual = allowed[0], allowed[-1]
     on_cpu, planned_steps = planned.device.type == "cpu", planned.config.train.steps
     if not usual.channels_last or reference.precision != "fp32":
         return None
-    if not on_cpu and not (usual.precision == "bf16" and usual.fused_kernels):
+    if not on_cpu and not (usual.precision == "bf16" and usual.fused_kernels and has_fast_bf16(planned.device)):
         return None
     if on_cpu and planned_steps > _SHORT_STEPS and math.isinf(seconds_left):
         return None
