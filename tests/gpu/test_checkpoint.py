@@ -40,15 +40,6 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
         assert state["weights"].stride() == weights.stride()
 
 
-def test_it_is_saved_as_without_the_thread(tmp_path: Path) -> None:
-    network, optimizer, scaler = trained()
-    state = training_state(network=network, optimizer=optimizer, scaler=scaler, step=3)
-    write_checkpoint(tmp_path / "one.pt", state)
-    with Saver() as saver:
-        saver.save(state, partial(write_checkpoint, tmp_path / "other.pt"))
-    assert_equal(read_checkpoint(tmp_path / "one.pt"), read_checkpoint(tmp_path / "other.pt"))
-
-
 def test_a_state_is_taken_up_on_the_card(tmp_path: Path) -> None:
     network, optimizer, scaler = trained()
     with Saver() as saver:

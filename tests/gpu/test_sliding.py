@@ -44,15 +44,6 @@ def test_scores_are_monais(given: dict[str, Any], shape: tuple[int, int, int]) -
     assert (labels[:, 0] != expected.argmax(1)).float().mean() < 1e-4
 
 
-def test_an_image_on_the_host_goes_through_the_card() -> None:
-    network, inputs = net(), image(40, 40, 50, device="cpu")
-    result = SlidingWindowInferer(**SETTINGS, sw_device="cuda")(inputs, network)
-    assert not result.is_cuda
-    torch.testing.assert_close(
-        result, SlidingWindowInferer(**SETTINGS)(inputs.cuda(), network).cpu(), atol=1e-4, rtol=0
-    )
-
-
 def test_the_loop_waits_for_no_value() -> None:
     network, inputs = net(), image(70, 40, 50)
     inferer = SlidingWindowInferer(**SETTINGS, flip_axes=(0,))
