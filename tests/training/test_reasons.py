@@ -18,7 +18,6 @@ from hasten.doctor.run import doctor
 from hasten.observe.compare import Compared
 from hasten.observe.rundir import PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.phantoms.organs import write_phantoms
-from hasten.runtime.batch_size import BatchSize
 from hasten.training.capture import CapturedStep
 from hasten.training.run import train
 from tests.training.runs import at_step, config_of, metrics
@@ -28,7 +27,6 @@ REASONS = {
     Accelerator: "reason",
     CapturedStep: "reason",
     Segment: "why",
-    BatchSize: "why",
     Compared: "why",
 }
 
