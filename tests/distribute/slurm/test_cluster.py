@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hasten.config.schema import RunConfig
-from hasten.distribute.slurm.jobs import read_jobs, shape_of, sweep_of
-from hasten.distribute.slurm.script import Request
-from hasten.distribute.slurm.status import job_statuses, scale_json
-from hasten.distribute.slurm.submit import submit
-from hasten.observe.rundir import write_json
+from hasten.distribute.slurm import SlurmJob, submit
 from hasten.phantoms.organs import write_phantoms
-from hasten.scaling.logs import RUNS_JSON, read_logs
 from tests.distribute.slurm.cluster import Slurm, missing, slurm_cluster
-from tests.training.runs import assert_same_run, config_of, metrics
+from tests.training.runs import assert_same_run, config_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,11 +22,9 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-SETUP = ("export GLOO_SOCKET_IFNAME=lo",)
 STEP, STEPS = 5, 24
 """A run is held in that step until it is stopped, and stops up to 15 steps later: the ranks agree on which."""
-TWO = shape_of(nodes=2, gpus_per_node=0, tasks_per_node=1)
-"""Processes, one on each node."""
+TWO = SlurmJob(nodes=2, tasks_per_node=1, setup=("export GLOO_SOCKET_IFNAME=lo",))
 
 
 @pytest.fixture(scope="module")
@@ -50,36 +43,17 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def swept(slurm: Slurm, config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep over one and two processes that nothing disturbed."""
-    out = tmp_path_factory.mktemp("swept") / "out"
-    jobs = list(submit(config, out, sweep_of("tasks=1,2", TWO), Request(setup=SETUP)))
-    for job in jobs:
-        assert job.job_id is not None
-        assert slurm.wait_for_end(job.job_id) == "completed", log(out, job.name)
+def undisturbed(slurm: Slurm, config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes, one on each node, that nothing disturbed."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    _, job = submit(config, out, TWO)
+    assert job is not None
+    assert slurm.wait_for_end(job) == "completed", log(out)
     return out
 
 
-def log(out: Path, name: str) -> str:
-    return "\n".join(path.read_text() for path in sorted((out / "slurm").glob(f"{name}-*.log")))
-
-
-def test_a_sweep_is_trained_and_collected(swept: Path) -> None:
-    standing, message = job_statuses(swept, read_jobs(swept))
-
-    assert [each.state for each in standing] == ["finished", "finished"], log(swept, "tasks-2")
-    assert [each.view.steps for each in standing if each.view] == [STEPS, STEPS]
-    assert not [note for note in message.notes if "squeue" in note]
-    write_json(swept / RUNS_JSON, scale_json(standing))
-    study = read_logs(swept)
-    assert [(each.strategy, each.world, each.mode) for each in study.logs] == [
-        ("ddp", 2, "strong"),
-        ("single", 1, "strong"),
-    ]
-    # Two processes share the batch that one has.
-    losses = [[line["loss"] for line in metrics(swept / name, "train")] for name in ("tasks-1", "tasks-2")]
-    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-3)
-    assert json.loads((swept / "slurm" / "jobs.json").read_text())["jobs"][0]["job_id"].isdigit()
+def log(out: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted((out / "logs").glob("job-*.log")))
 
 
 def held(config: RunConfig, out: Path, tmp_path: Path, slurm: Slurm) -> str:
@@ -88,16 +62,16 @@ def held(config: RunConfig, out: Path, tmp_path: Path, slurm: Slurm) -> str:
     gate = shlex.join([sys.executable, str(Path(__file__).with_name("gated.py")), str(reached), str(STEP)])
     start.write_text(f'#!/bin/sh\nexec {gate} "$@"\n')
     start.chmod(0o755)
-    (job,) = submit(config, out, [TWO], Request(setup=SETUP, python=str(start)))
-    assert job.job_id is not None
-    slurm.wait(lambda: reached.exists() or slurm.state(job.job_id or "") == "failed")
-    assert reached.exists(), log(out, job.name)
-    return job.job_id
+    _, job = submit(config, out, replace(TWO, python=str(start)))
+    assert job is not None
+    slurm.wait(lambda: reached.exists() or slurm.state(job) == "failed")
+    assert reached.exists(), log(out)
+    return job
 
 
 @pytest.mark.parametrize("how", ["SIGUSR1", "a more urgent job", "scontrol requeue"])
 def test_a_stopped_job_is_queued_again_and_ends_as_if_undisturbed(
-    slurm: Slurm, config: RunConfig, swept: Path, tmp_path: Path, how: str
+    slurm: Slurm, config: RunConfig, undisturbed: Path, tmp_path: Path, how: str
 ) -> None:
     out = tmp_path / "out"
     job = held(config, out, tmp_path, slurm)
@@ -115,27 +89,19 @@ def test_a_stopped_job_is_queued_again_and_ends_as_if_undisturbed(
             slurm.run("scontrol", "requeue", job)
             said = "DUE TO JOB REQUEUE"
 
-    assert slurm.wait_for_end(job) == "completed", log(out, "tasks-2")
+    assert slurm.wait_for_end(job) == "completed", log(out)
 
-    output = log(out, "tasks-2")
+    output = log(out)
     assert said in output
     assert "stopped at step 1" in output
     assert ", start 2," in output
     assert "== trained" in output
-    assert_same_run(out / "tasks-2", swept / "tasks-2")
+    assert_same_run(out, undisturbed)
 
 
 def test_a_partition_that_is_not_there(slurm: Slurm, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(ValueError, match=r"tasks-2\.sbatch: sbatch refused it: .*invalid partition"):
-        list(submit(config, out, [TWO], Request(partition="nowhere")))
-
-    (job,) = submit(config, out, [TWO], Request(partition="low", setup=("exit 3",)))
-
-    assert job.job_id is not None
-    assert slurm.wait_for_end(job.job_id) == "failed"
-    (standing,), _ = job_statuses(out, read_jobs(out))
-    assert standing.state == "failed"
+    with pytest.raises(ValueError, match=r"sbatch refused the job: .*invalid partition"):
+        submit(config, tmp_path / "out", replace(TWO, options=("--partition=nowhere",)))
 
 
 def test_a_job_that_saves_nothing_is_not_queued_for_ever(slurm: Slurm, config: RunConfig, tmp_path: Path) -> None:
@@ -143,12 +109,12 @@ def test_a_job_that_saves_nothing_is_not_queued_for_ever(slurm: Slurm, config: R
     start.write_text("#!/bin/sh\nexit 75\n")
     start.chmod(0o755)
     out = tmp_path / "out"
-    (job,) = submit(config, out, [TWO], Request(python=str(start), max_requeues=1))
-    assert job.job_id is not None
+    _, job = submit(config, out, replace(TWO, python=str(start), max_requeues=1))
+    assert job is not None
 
-    assert slurm.wait_for_end(job.job_id) == "failed"
+    assert slurm.wait_for_end(job) == "failed"
 
-    output = log(out, "tasks-2")
+    output = log(out)
     assert output.count("steps are saved; queued again") == 1
     assert "not queued again: 2 starts in a row have saved no new step" in output
 
@@ -162,10 +128,10 @@ def test_the_time_limit_is_told_to_every_rank(slurm: Slurm, config: RunConfig, t
     )
     start.chmod(0o755)
     out = tmp_path / "out"
-    (job,) = submit(config, out, [TWO], Request(python=str(start), time="1", signal_s=50))
-    assert job.job_id is not None
+    _, job = submit(config, out, replace(TWO, python=str(start), options=("--time=1",), signal_s=50))
+    assert job is not None
 
-    assert slurm.wait_for_end(job.job_id) == "completed", log(out, job.name)
+    assert slurm.wait_for_end(job) == "completed", log(out)
 
     assert sorted(path.name for path in tmp_path.glob("heard-*")) == ["heard-0", "heard-1"]
-    assert "== stopped by SIGUSR1; 0 steps are saved; queued again" in log(out, "tasks-2")
+    assert "== stopped by SIGUSR1; 0 steps are saved; queued again" in log(out)
