@@ -11,7 +11,6 @@ from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import Verbs, echo
 
 if TYPE_CHECKING:
-    from hasten.config.schema import RunConfig
     from hasten.scaling.study import StudyRequest
 
 _HELP = ("-h", "--help")
@@ -63,10 +62,6 @@ def run(
     ] = None,
     target: Target = None,
     drop: Drop = 0.05,
-    warmup: Annotated[
-        Literal["on", "off"] | None, typer.Option(help="Let the learning rate rise at the start; default as SOURCE.")
-    ] = None,
-    schedule: Annotated[str | None, typer.Option(help="As train.schedule: step, cosine, ...")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each worker; by default an equal share of the cores.")
     ] = None,
@@ -74,7 +69,7 @@ def run(
 ) -> None:
     """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
     request = _request(worlds, strategies, seeds, mode, threads, oversubscribe)
-    config = _config(source, overrides or [], warmup, schedule)
+    config = config_from(source, overrides or [])
 
     from hasten.config.url import shown
     from hasten.scaling.analyse import analyse as analysed
@@ -148,18 +143,6 @@ def predict(
     print_table(table_of([predicted(data, count) for count in counts]))
     for line in data.notes:
         echo(line)
-
-
-def _config(source: str, overrides: list[str], warmup: str | None, schedule: str | None) -> RunConfig:
-    added = [] if schedule is None else [f"train.schedule={schedule}"]
-    if warmup == "off":
-        added.append("train.warmup_fraction=0")
-    config = config_from(source, [*overrides, *added])
-    if warmup == "on" and config.train.warmup_fraction == 0:
-        from hasten.config.schema import TrainConfig
-
-        return config_from(source, [*overrides, *added, f"train.warmup_fraction={TrainConfig().warmup_fraction}"])
-    return config
 
 
 def _request(

@@ -98,7 +98,7 @@ def predict(source: Source, workers: int) -> Prediction:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Of the draws, which follow the prediction in `values`."""
+    """Central range of the draws, which follow the prediction in `values`."""
     best, *drawn = values
     low, high = np.quantile(drawn, _RANGE)
     return min(best, float(low)), max(best, float(high))
@@ -188,7 +188,7 @@ def _epoch_model(shares: np.ndarray, mode: Mode) -> Model:
 
 
 def _from_logs(folder: Path, mode: Mode) -> Source:
-    """Of the strategy with the shortest epoch."""
+    """The model of the strategy with the shortest epoch."""
     logs = [(log, seconds) for log in read_logs(folder).logs if (seconds := log.epoch_s(None)) is not None]
     fastest = min(logs, key=lambda pair: pair[1], default=None)
     strategy = SINGLE if fastest is None else fastest[0].strategy
