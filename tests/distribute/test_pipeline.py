@@ -90,23 +90,28 @@ def counted(draw: Any) -> Costs:
     allowed = [False, *draw(st.lists(st.booleans(), min_size=size - 1, max_size=size - 1))]
     trained = draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))
     costs = tuple(float(cost) for cost in draw(whole))
-    return Costs(costs, tuple(allowed), tuple(trained))
+    return Costs(costs, tuple(draw(whole)), tuple(allowed), tuple(trained))
 
 
 @given(costs=counted(), stages=st.integers(1, 4))
 @settings(max_examples=200, deadline=None)
 def test_places_are_the_best_of_all(costs: Costs, stages: int) -> None:
-    """By trying all of them."""
-    options = {}
+    """By trying all of them: no dearest stage is cheaper by more than the margin, and none within it sends less."""
+    options = []
     for places in combinations([place for place, allowed in enumerate(costs.allowed) if allowed], stages - 1):
-        parts = list(pairwise([0, *places, len(costs.costs)]))
+        ends = [0, *places, len(costs.costs)]
+        parts = list(pairwise(ends))
         if all(sum(costs.trained[begin:end]) for begin, end in parts):
-            options[places] = max(sum(costs.costs[begin:end]) for begin, end in parts)
+            dearest = max(sum(costs.costs[begin:end]) for begin, end in parts)
+            options.append((dearest, sum(costs.crossing[place] for place in places), list(places)))
     if not options:
         with pytest.raises(ValueError, match="can be cut into"):
             cut_places(costs, stages)
         return
-    assert options[tuple(cut_places(costs, stages))] == min(options.values())
+    limit = min(options)[0] * 1.05 + 1e-9
+    least = min(sent for dearest, sent, _ in options if dearest <= limit)
+    result = cut_places(costs, stages)
+    assert any(places == result and sent == least and dearest <= limit for dearest, sent, places in options)
 
 
 class Odd(nn.Module):

@@ -8,10 +8,10 @@ U-Net, say) are passed on from stage to stage.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ _LOSS = 5
 """Passes of the loss over the network's output, a cost of the last stage."""
 _NETWORKS = (nnunet.__name__, unet.__name__)
 """Hasten's modules that are traced into; its other ones, such as fused layers, are single operations."""
+_EVEN = 1.05
+"""Stages may be this much slower than with the best cut if less has to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Costs:
     """Costs of each operation and of each place to cut. Place k is before operation k; place 0 can't be cut at."""
 
     costs: tuple[float, ...]
+    crossing: tuple[int, ...]
+    """Numbers that flow over a place."""
     allowed: tuple[bool, ...]
     trained: tuple[int, ...]
     """Trained parameters that an operation is the first to use."""
@@ -187,14 +191,14 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
         changed.append({other for other, old in before.items() if inplace or _version(values.get(other)) != old})
     output = max((numbers[nodes.index(node)] for node in _nodes_in(operations.output)), default=0)
     costs[-1] += _LOSS * _FLOPS_PER_NUMBER * output
-    allowed = _places(network, operations, values, changed)
+    crossing, allowed = _places(network, operations, values, changed)
     counted: set[int] = set()
     trained = []
     for node in nodes:
         new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - counted
         counted |= new
         trained.append(len(new))
-    return Costs(tuple(costs), allowed, tuple(trained))
+    return Costs(tuple(costs), crossing, allowed, tuple(trained))
 
 
 def flowing(operations: Operations, place: int) -> list[fx.Node]:
@@ -212,10 +216,10 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 def _places(
     network: nn.Module, operations: Operations, values: dict[fx.Node, Any], changed: list[set[fx.Node]]
-) -> tuple[bool, ...]:
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     nodes = operations.nodes
     spans = _spans(network, nodes)
-    allowed = [False]
+    crossing, allowed = [0], [False]
     for place in range(1, len(nodes)):
         flow = flowing(operations, place)
         tensors = [values[node] for node in flow]
@@ -226,7 +230,8 @@ def _places(
         )
         split = any(first < place <= last for first, last in spans)
         allowed.append(all(isinstance(tensor, Tensor) for tensor in tensors) and not touched and not split)
-    return tuple(allowed)
+        crossing.append(sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor)))
+    return tuple(crossing), tuple(allowed)
 
 
 def _spans(network: nn.Module, nodes: Sequence[fx.Node]) -> list[tuple[int, int]]:
@@ -252,22 +257,46 @@ def _same_memory(one: Any, other: Any) -> bool:
 
 
 def cut_places(costs: Costs, stages: int) -> list[int]:
-    """`stages` - 1 places, ascending, such that the costliest stage is as cheap as possible.
+    """`stages` - 1 places, ascending, such that the costliest stage is about as cheap as possible and little is sent.
 
     Every stage has trained parameters. Raises ValueError if the network does not have that many stages.
     """
     ends = [place for place, allowed in enumerate(costs.allowed) if allowed] + [len(costs.costs)]
     upto = [0.0, *accumulate(costs.costs)]
     trained = [0, *accumulate(costs.trained)]
+
+    def possible(begin: int, end: int) -> bool:
+        return trained[end] > trained[begin]
+
+    # Two passes of one search: minimise the cost of the costliest stage, then the data sent among cuts nearly as cheap.
+    highest_cost, _ = _search(ends, stages, possible, lambda begin, end: upto[end] - upto[begin], max)
+    limit = highest_cost * _EVEN
+    _, places = _search(
+        ends,
+        stages,
+        lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
+        lambda begin, end: float(costs.crossing[begin]),
+        add,
+    )
+    return places
+
+
+def _search(
+    ends: list[int],
+    stages: int,
+    possible: Callable[[int, int], bool],
+    price: Callable[[int, int], float],
+    join: Callable[[float, float], float],
+) -> tuple[float, list[int]]:
+    """The cheapest way to end `stages` stages at the last of `ends`; its price and the places between stages."""
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-    """Cost of the costliest stage so far and the places between stages, by the end of the last stage."""
     for stage in range(stages):
         reached: dict[int, tuple[float, list[int]]] = {}
         for end in ends if stage < stages - 1 else ends[-1:]:
             options = [
-                (max(costliest, upto[end] - upto[begin]), [*places, begin] if begin else places)
-                for begin, (costliest, places) in best.items()
-                if begin < end and trained[end] > trained[begin]
+                (join(total, price(begin, end)), [*places, begin] if begin else places)
+                for begin, (total, places) in best.items()
+                if begin < end and possible(begin, end)
             ]
             if options:
                 reached[end] = min(options)
@@ -277,4 +306,4 @@ def cut_places(costs: Costs, stages: int) -> list[int]:
                 f"{stages} processes; start {max(1, stage)}, or use fsdp or ddp"
             )
         best = reached
-    return best[ends[-1]][1]
+    return best[ends[-1]]
