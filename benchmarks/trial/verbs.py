@@ -26,8 +26,6 @@ VERBS: dict[str, str] = {
     "recipe phantom": "recipe phantom spleen --reduced --cases 6 --to OUT",
     "recipe data": "recipe data spleen --to OUT",
     "slurm submit": "slurm submit SOURCE --out OUT --tasks-per-node 1 --dry-run",
-    "slurm status": "slurm status RUN",
-    "slurm collect": "slurm collect RUN",
     "scale run": "scale run SOURCE --worlds 1 --out OUT",
     "scale analyse": "scale analyse RUN",
     "scale predict": "scale predict RUN",
@@ -94,7 +92,7 @@ def _output(verb: str, kind: str, make: Make | None, box: Box) -> Command:
     args = _arguments(box, verb, OUT=name)
     expect: Expect = "refused"
     change = ["out", "cache"]
-    if verb in ("predict", "doctor", "slurm submit") and kind == "folder-in-use":
+    if verb in ("predict", "doctor") and kind == "folder-in-use":
         expect = "either"  # which puts its files beside others
     if ending and kind in ("dangling-link", "link-loop"):
         expect = "either"
@@ -204,12 +202,9 @@ RANGES: dict[str, tuple[str, ...]] = {
     "cache prune --max-gib inf": ("--max-gib",),
     "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --nodes 0": ("nodes",),
     "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --time nonsense": ("--time", "nonsense"),
-    "slurm submit SOURCE --out out --dry-run --gpus-per-node 2 --sweep nonsense": ("sweep",),
-    "slurm submit SOURCE --out out --dry-run --gpus-per-node 2 --sweep gpus=0": ("sweep", "gpus"),
     "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --signal-before -5": ("signal-before",),
     "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --max-requeues -1": ("max-requeues",),
     "slurm submit SOURCE --out out --dry-run --gpus-per-node -1": ("gpus-per-node", "gpus_per_node"),
-    "slurm status nowhere": ("nowhere",),
     "scale": ("scale",),
     "scale SOURCE": ("--worlds",),
     "scale SOURCE --worlds 0": ("--worlds",),
