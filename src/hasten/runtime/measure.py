@@ -213,6 +213,11 @@ def _measured(
         _build_kernels(network, probe, allowed)
     if is_short is not None:
         usual = _usual_variant(network, probe, allowed, seconds)
+        if usual is not None and usual.others and 2 * (time.perf_counter() - begun) < seconds:
+            # What others used, perhaps for a moment only, made the passes longer.
+            follow_cores(anew=True)
+            again = _usual_variant(network, probe, allowed, seconds)
+            usual = min(usual, again or usual, key=lambda times: times.pass_s)
         if usual is not None and (is_short(usual.pass_s) or time.perf_counter() - begun > seconds):
             return usual
     traces: dict[str, list[Trace]] = {name: [] for name in names}
