@@ -54,7 +54,7 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
         (["--worlds", ""], "--worlds: must name at least one"),
         (["--worlds", "1", "--seeds", "-1"], "--seeds: '-1' is no whole number"),
         (["--worlds", "1", "--strategies", "ddp,magic"], "--strategies magic: must be of"),
-        (["--worlds", "1"], "no such file"),
+        (["--worlds", "1"], "cannot be read"),
     ],
 )
 def test_mistakes_of_a_study(tmp_path: Path, options: list[str], message: str) -> None:

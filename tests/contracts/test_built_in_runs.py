@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS
+from hasten.config.patterns import as_lists
 from hasten.nets.build import build_network
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.export import export_weights
@@ -113,9 +114,10 @@ def test_a_checkpoint_of_nnunet_is_shown_and_started_from(name: str, source: Pat
 
     shown = CliRunner().invoke(app, ["weights", "show", str(file)])
     assert shown.exit_code == 0, shown.output
-    [line] = [line for line in shown.output.splitlines() if line.startswith("nnU-Net's network")]
-    words = [word.strip("'") for word in line.split(": ", 1)[1].split(" ")]
-    assert words[0] == f"network.name={name}"
+    assert "under network_weights" in shown.output
+    network = planned.config.network
+    words = [f"network.{part}={as_lists(getattr(network, part))}" for part in ("name", "channels", "strides", "blocks")]
+    words.append(f"network.kernel_size={as_lists(network.kernel_size)}")
     started = config_of(
         source, source.parent / "cache", "network.num_res_units=2", "network.dropout=0.0", "sample.patch=[1,64,64]",
         "train.steps=2", "train.validate_every=2", "sample.batch_size=2", *words, f"network.weights={file}",

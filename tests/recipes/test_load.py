@@ -59,17 +59,13 @@ def test_an_unknown_name_tells_the_nearest() -> None:
         ("target: 0.8", "twin: {shape: [0, 8, 8]}", r"own\.yaml:4: twin\.shape\[0\]: must be 1 or more"),
         ("target: 0.8", "reduced: {spacing: [0, 1, 1]}", r"own\.yaml:4: reduced\.spacing\[0\]: must be above 0"),
         ("labels: {0: background, 1: thing}", "labels: {0: background}", r"own\.yaml:3: labels: must name the backgr"),
-        (
-            "name: own",
-            "name_: own",
-            r"2 mistakes\n.*own\.yaml:1: name_: .*\n.*name: .*missing",
-        ),
+        ("name: own", "name_: own", r"own\.yaml:1: name_: .* did you mean name\?"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         load_recipe(own(tmp_path, **{old: new}))
-    assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in message else 1)
+    assert str(error.value).count("own.yaml:") == 1
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).kind == "segmentation"])
