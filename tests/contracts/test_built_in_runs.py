@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS
-from hasten.config.patterns import as_lists
 from hasten.nets.build import build_network
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.export import export_weights
@@ -115,13 +114,9 @@ def test_a_checkpoint_of_nnunet_is_shown_and_started_from(name: str, source: Pat
     shown = CliRunner().invoke(app, ["weights", "show", str(file)])
     assert shown.exit_code == 0, shown.output
     assert "under network_weights" in shown.output
-    network = planned.config.network
-    words = [f"network.{part}={as_lists(getattr(network, part))}" for part in ("name", "channels", "strides", "blocks")]
-    words.append(f"network.kernel_size={as_lists(network.kernel_size)}")
     started = config_of(
-        source, source.parent / "cache", "network.num_res_units=2", "network.dropout=0.0", "sample.patch=[1,64,64]",
-        "train.steps=2", "train.validate_every=2", "sample.batch_size=2", *words, f"network.weights={file}",
-        "train.learning_rate=1e-12", "train.weight_decay=0",
+        source, source.parent / "cache", *settings_of(name), "network.dropout=0.0", "train.steps=2", "train.validate_every=2",
+        "sample.batch_size=2", f"network.weights={file}", "train.learning_rate=1e-12", "train.weight_decay=0",
     )  # fmt: skip
     fit = fit_file(file, plan_run(started)).fit
     assert set(fit.taken) == set(trained.state_dict())
