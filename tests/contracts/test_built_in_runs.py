@@ -115,9 +115,17 @@ def test_a_checkpoint_of_nnunet_is_shown_and_started_from(name: str, source: Pat
     assert shown.exit_code == 0, shown.output
     assert "under network_weights" in shown.output
     started = config_of(
-        source, source.parent / "cache", *settings_of(name), "network.dropout=0.0", "train.steps=2", "train.validate_every=2",
-        "sample.batch_size=2", f"network.weights={file}", "train.learning_rate=1e-12", "train.weight_decay=0",
-    )  # fmt: skip
+        source,
+        source.parent / "cache",
+        *settings_of(name),
+        "network.dropout=0.0",
+        "train.steps=2",
+        "train.validate_every=2",
+        "sample.batch_size=2",
+        f"network.weights={file}",
+        "train.learning_rate=1e-12",
+        "train.weight_decay=0",
+    )
     fit = fit_file(file, plan_run(started)).fit
     assert set(fit.taken) == set(trained.state_dict())
     assert not {*fit.adapted, *fit.left, *fit.unused}
