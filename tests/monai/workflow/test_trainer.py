@@ -145,7 +145,7 @@ def test_the_graph_does_not_outlive_the_step() -> None:
 
 
 def test_the_step_reads_no_value_of_the_device() -> None:
-    """Of whole files, as `tests/test_hot_path.py` does it; Update is the step's own."""
+    """Of whole files, as `tests/test_hot_path.py` does it."""
     folder = Path(hasten.monai.workflow.__path__[0])
     for path in sorted(folder.glob("*.py")):
         assert violations(path.read_text(encoding="utf-8")) == [], path.name

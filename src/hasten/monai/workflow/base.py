@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from ignite.engine import State
-from monai.engines.utils import IterationEvents, engine_apply_transform
+from monai.data import decollate_batch
+from monai.engines.utils import IterationEvents
 from monai.inferers import SimpleInferer
-from monai.transforms import apply_transform
 
 from hasten.monai.workflow.batch import as_laid_out, plain
-from hasten.monai.workflow.sample import LazySample, taken_apart
 from hasten.runtime.precision import DTYPES, scaler_for, tensor_cores
 
 
@@ -72,18 +71,6 @@ class QuickWorkflow:
         self._step(batchdata)
         return KEEP
 
-    def _register_postprocessing(self, posttrans: Callable[..., Any]) -> None:
-        workflow: Any = self
-
-        @workflow.on(IterationEvents.MODEL_COMPLETED)
-        def _run_postprocessing(engine: Any) -> None:
-            batch, output = engine.state.batch, engine.state.output
-            if isinstance(batch, list) and isinstance(output, list):
-                for number, (one, other) in enumerate(zip(batch, output, strict=False)):
-                    batch[number], output[number] = _transformed(one, other, posttrans)
-            else:
-                engine.state.batch, engine.state.output = engine_apply_transform(batch, output, posttrans)
-
     def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
         engine: Any = self
         if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
@@ -114,26 +101,6 @@ class QuickWorkflow:
             return self.inferer(image, self.network, *args, **kwargs)
 
 
-def _transformed(batch: Any, output: Any, transform: Callable[..., Any]) -> tuple[Any, Any]:
-    """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
-    late = {key: output.untouched(key) for key in output} if isinstance(output, LazySample) else {}
-    late = {key: value for key, value in late.items() if value is not None}
-    if not late or not isinstance(batch, dict):
-        return engine_apply_transform(batch, output, transform)
-    available = {key: output[key] for key in output if key not in late}
-    result = apply_transform(transform, {**batch, **available, **late})
-    if not isinstance(result, dict):
-        raise AssertionError("With a dict supplied to apply_transform a single dict return is expected.")
-    for key, value in result.items():
-        if key in late and value is late[key]:
-            continue
-        if key in output or key not in batch:
-            output[key] = value
-        else:
-            batch[key] = value
-    return batch, output
-
-
 KEEP = object()
 """Keeps the existing output when given as the output, and does not decollate it."""
 
@@ -155,7 +122,7 @@ class LateState(State):
     def batch(self) -> Any:
         if self._batch_whole:
             self._batch_whole = False
-            self._batch = taken_apart(self._batch)
+            self._batch = decollate_batch(self._batch)
         return self._batch
 
     @batch.setter
@@ -166,7 +133,7 @@ class LateState(State):
     def output(self) -> Any:
         if self._output_whole:
             self._output_whole = False
-            self._output = taken_apart(self._output)
+            self._output = decollate_batch(self._output)
         return self._output
 
     @output.setter

@@ -19,7 +19,7 @@ from hasten.nets.wrappers import unwrapped
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
 
-    network: the trained one, or a trainer's `average`. precision, channels_last: as for `SupervisedTrainer`;
+    precision, channels_last: as for `SupervisedTrainer`;
     with a custom inferer, metatensors reach the inferer.
 
     Raises ValueError naming the argument that is wrong.

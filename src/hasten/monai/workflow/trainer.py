@@ -20,16 +20,14 @@ from hasten.monai.workflow.batch import detached, float32, lay_out, like, plain,
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
-from hasten.optim.average import average_of
 from hasten.optim.base import lay_out_moments
-from hasten.training.update import Update
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     """MONAI's `SupervisedTrainer`: its arguments, in its order, its events, and what its handlers find in `state`.
 
     Nothing is computed that no handler reads: outputs are decollated on first access, metatensors pass the network
-    and the loss as plain tensors, and the loss stays on the device until it is read. Gradients
+    and the loss as plain tensors, and the loss stays on the device until outputs are read. Gradients
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
     a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
     loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
@@ -39,11 +37,6 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
 
     precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a CPU and on
     a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
-    clip_norm: largest norm of the gradient, 0 for none. average: True, or a module from `average_of(network)`, keeps an
-    exponential moving average, `trainer.average`, with `average_decay`. schedule: learning rate of a 0-based update.
-    skip_non_finite: leave out an update whose gradient is not finite and count it in `trainer.update.skipped`; None
-    does so where one of clip_norm, average and schedule is used. With these four the gradients are dropped right after
-    the update: a handler that reads them does so on BACKWARD_COMPLETED.
 
     Raises ValueError naming the argument that is wrong.
     """
@@ -61,8 +54,6 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
         compile_kwargs: dict[str, Any] | None = None, accumulation_steps: int = 1, *,
         precision: str | None = None, channels_last: bool = False,
-        clip_norm: float = 0.0, average: bool | nn.Module = False, average_decay: float = 0.995,
-        schedule: Callable[[int], float] | None = None, skip_non_finite: bool | None = None,
     ) -> None:
         super().__init__(
             device, max_epochs, train_data_loader, network, optimizer, loss_function, epoch_length, non_blocking,
@@ -73,13 +64,6 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         )
         # fmt: on
         self.channels_last = channels_last
-        self.average: nn.Module | None = average_of(unwrapped(network)) if average is True else average or None
-        self._updates: dict[str, Any] = {
-            "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
-        }
-        uses_update = schedule is not None or self.average is not None or clip_norm > 0
-        self._guarded = uses_update if skip_non_finite is None else skip_non_finite or uses_update
-        self.update: Update | None = None
         self._begin(
             own_iteration=iteration_update is None,
             precision=precision,
@@ -97,16 +81,12 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
 
     def run(self) -> None:
         """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
-        if self._guarded and self.update is None:
-            self.update = Update(
-                weights=unwrapped(self.network), optimizer=self.optimizer, scaler=self.scaler, **self._updates
-            )
         # Skips MONAI's own `run`, which only makes a new scaler, for CUDA.
         super(Trainer, self).run()
 
     def _step(self, batch: Any) -> None:
         parts = self._parts(batch)
-        first, last, index = self._turn()
+        first, last = self._turn()
         if not self.network.training:
             self.network.train()
         if first:
@@ -114,23 +94,20 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         with self.arithmetic.step():
             self._forward_backward(*parts, sync=last)
             if last:
-                self._apply(index)
+                self._apply()
         output = self.state.output
         output[Keys.PRED], output[Keys.LOSS] = detached(output[Keys.PRED]), detached(output[Keys.LOSS])
         self._fire_event(IterationEvents.MODEL_COMPLETED)
 
-    def _turn(self) -> tuple[bool, bool, int]:
-        """Whether this batch is the first one and the last one of an update, and the update's 0-based number."""
+    def _turn(self) -> tuple[bool, bool]:
+        """Whether this batch is the first one and the last one of an update."""
         joins, state = self.accumulation_steps, self.state
-        number = state.iteration - 1
-        if joins == 1:
-            return True, True, number
-        if state.epoch_length is None:
-            return number % joins == 0, (number + 1) % joins == 0, number // joins
-        # Batches left over at the end of an epoch make a separate update, as in MONAI.
-        epoch, number = divmod(number, state.epoch_length)
-        index = epoch * -(-state.epoch_length // joins) + number // joins
-        return number % joins == 0, (number + 1) % joins == 0 or number + 1 == state.epoch_length, index
+        number, at_end = state.iteration - 1, False
+        if state.epoch_length is not None:
+            # Batches left over at the end of an epoch make a separate update, as in MONAI.
+            number %= state.epoch_length
+            at_end = number + 1 == state.epoch_length
+        return number % joins == 0, (number + 1) % joins == 0 or at_end
 
     def _forward_backward(self, image: Any, label: Any, args: Any, kwargs: Any, *, sync: bool) -> None:
         """Forward, loss and backward. sync: whether ranks exchange gradients after it."""
@@ -152,18 +129,10 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self._fire_event(IterationEvents.BACKWARD_COMPLETED)
 
     def _backward(self, loss: Tensor) -> None:
-        if self.update is not None:
-            self.update.backward(loss)
-            return
         with Range(BACKWARD):
             (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
 
-    def _apply(self, index: int) -> None:
-        if self.update is not None:
-            # Both may have been replaced since, as attributes of MONAI's trainer may.
-            self.update.optimizer, self.update.scaler = self.optimizer, self.scaler
-            self.update.apply(index)
-            return
+    def _apply(self) -> None:
         with Range(OPTIMIZER):
             if self.scaler is not None:
                 self.scaler.step(self.optimizer)
