@@ -12,20 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from monai.transforms import (
-    Compose,
-    EnsureChannelFirstd,
-    LoadImaged,
-    RandFlipd,
-    RandSpatialCropSamplesd,
-    ScaleIntensityd,
-)
 
-import hasten
 from hasten.config.load import load_run
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
-from hasten.lightning.sources import rank_indices
+from hasten.lightning.data import rank_indices
 from hasten.report.read import read_run
 from hasten.training.plan import plan_run
 from hasten.training.prepare_cases import arena_of
@@ -194,33 +185,6 @@ def test_each_rank_has_as_many_cases() -> None:
         own = [rank_indices(count, rank, size) for rank in range(size)]
         assert len({len(each) for each in own}) == 1
         assert {case for each in own for case in each} == set(range(count))
-
-
-def chain(crop: bool = True) -> Compose:
-    keys = ["image", "label"]
-    fixed = [LoadImaged(keys), EnsureChannelFirstd(keys), ScaleIntensityd("image")]
-    random = [RandSpatialCropSamplesd(keys, (16, 16, 16), num_samples=2, random_size=False), RandFlipd(keys, 0.5, 0)]
-    return Compose([*fixed, *(random if crop else [])])
-
-
-def rows_of(data: Path) -> list[dict[str, str]]:
-    names = sorted(path.name for path in (data / "imagesTr").glob("*.nii.gz"))
-    return [{"image": str(data / "imagesTr" / name), "label": str(data / "labelsTr" / name)} for name in names]
-
-
-def test_ones_own_files_and_transforms(data: Path) -> None:
-    rows = rows_of(data)
-    made = hasten.compile_transforms(chain()).bind(rows[:4], batch_size=2, seed=3)
-    wanted = [
-        float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum())
-        for batch in Feed(made, first=0, last=6)
-    ]
-    module = HastenDataModule.from_monai(rows[:4], chain(), rows[4:6], chain(crop=False), batch_size=2, seed=3)
-    small, runner = Small(), trainer(max_steps=6)
-    runner.fit(small, datamodule=module)
-    assert runner.num_training_batches == 4  # 2 samples of 4 cases, 2 in a batch
-    assert small.seen == wanted
-    assert small.validated == [Path(row["image"]).name.removesuffix(".nii.gz") for row in rows[4:6]]
 
 
 def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:

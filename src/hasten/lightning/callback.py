@@ -123,8 +123,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         if trainer.is_global_zero:
             # Only now is it known whether the Trainer resumes from a checkpoint.
             self._folder.make(resumed=self._step > 0)
-            source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
-            self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
+            planned = trainer.datamodule.planned if isinstance(trainer.datamodule, HastenDataModule) else None
+            self._folder.begin(planned, steps=trainer.estimated_stepping_batches, done=self._step)
             self._lines = TrainLog(self._folder.record, self._spent_now)
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)

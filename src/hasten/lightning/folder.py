@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from hasten.config.load import dump_run
-from hasten.lightning.sources import PlannedSource, Source
 from hasten.observe.clock import Spent
 from hasten.observe.env import environment
 from hasten.observe.rundir import (
@@ -27,7 +26,7 @@ from hasten.observe.rundir import (
     write_jsonl,
 )
 from hasten.report.page import write_report
-from hasten.training.plan import with_train
+from hasten.training.plan import RunPlan, with_train
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class RunFolder:
                 "run by Trainer.fit(..., ckpt_path=...)"
             )
 
-    def begin(self, source: Source | None, *, steps: float, done: int) -> None:
+    def begin(self, planned: RunPlan | None, *, steps: float, done: int) -> None:
         """Start recording; records after step `done` are dropped on resuming. steps: of the whole training."""
         with self._warn_once():
             path = self.path / METRICS_JSONL
@@ -63,7 +62,7 @@ class RunFolder:
             for record in records:
                 self._keep_best(record)
             (self.path / SUMMARY_JSON).unlink(missing_ok=True)
-            (self.path / RUN_YAML).write_text(_settings(source, int(steps) if math.isfinite(steps) else None))
+            (self.path / RUN_YAML).write_text(_settings(planned, int(steps) if math.isfinite(steps) else None))
             write_json(self.path / ENV_JSON, environment())
 
     def record(self, line: Mapping[str, Any]) -> None:
@@ -110,9 +109,8 @@ class RunFolder:
             self._warned = True
 
 
-def _settings(source: Source | None, steps: int | None) -> str:
+def _settings(planned: RunPlan | None, steps: int | None) -> str:
     """The run's YAML; for a training on other data only its number of steps."""
-    if not isinstance(source, PlannedSource):
+    if planned is None:
         return str(yaml.safe_dump({"train": {"steps": steps}}))
-    planned = source.planned()
     return dump_run((with_train(planned, steps=steps) if steps else planned).config)
