@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -84,8 +83,6 @@ def test_a_batch_and_a_case(data: Path) -> None:
         ({"max_epochs": 2, "limit_train_batches": 2}, 4),
         ({"max_steps": 4}, 4),
         ({"max_steps": 2, "accumulate_grad_batches": 2}, 3),  # the last batch of an epoch makes a step of its own
-        ({"max_epochs": 1, "precision": "bf16-mixed"}, 3),
-        ({"max_epochs": 1, "use_distributed_sampler": False}, 3),
         ({"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}, 6),
         ({"fast_dev_run": True}, 1),
     ],
@@ -115,7 +112,7 @@ def saved(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, l
     return folder, small.seen
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("step", [1, 3])
 def test_gone_on_with_from_any_step(data: Path, sums: list[float], saved: tuple[Path, list[float]], step: int) -> None:
     folder, seen = saved
     assert seen == sums[:6]
@@ -181,10 +178,6 @@ def test_each_rank_has_as_many_cases() -> None:
     assert [rank_indices(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
     assert [rank_indices(1, rank, 3) for rank in range(3)] == [(0,)] * 3
     assert rank_indices(0, 0, 2) == ()
-    for count, size in itertools.product(range(1, 7), range(1, 5)):
-        own = [rank_indices(count, rank, size) for rank in range(size)]
-        assert len({len(each) for each in own}) == 1
-        assert {case for each in own for case in each} == set(range(count))
 
 
 def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:
@@ -214,11 +207,3 @@ def test_two_ranks_share_every_batch(data: Path, sums: list[float], tmp_path: Pa
     assert run.machine is not None
     assert sorted(run.machine.ranks) == [0, 1]
     assert (tmp_path / "run/report.html").is_file()
-
-
-@pytest.mark.slow
-def test_a_batch_that_ranks_cannot_share_is_one_clear_error(data: Path, tmp_path: Path) -> None:
-    done = on_two_ranks(data, tmp_path, "sample.batch_size=3")
-    assert done.returncode != 0
-    assert "sample.batch_size: 3 " in done.stderr
-    assert "2 processes; use 2 or 4" in done.stderr

@@ -7,7 +7,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from hasten.monai.thread_loader import ThreadDataLoader
-from hasten.monai.workflow.trainer import SupervisedTrainer
+from hasten.monai.workflow import SupervisedTrainer
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.terminal import echo
+from hasten.observe.progress import wrapped
 
 
 def settings(
@@ -37,14 +38,6 @@ def settings(
         raise ValueError(f"{pattern}: is in no setting's name or description; {hint}")
     width, lines = shutil.get_terminal_size().columns, list[str]()
     for each in found:
-        lines.append(each.name)
-        for text in (f"{each.values}; default {each.default}", each.meaning):
-            lines += textwrap.wrap(
-                text.replace("`", ""),
-                width,
-                initial_indent="    ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        text = f"{each.values}; default {each.default}\n{each.meaning}".replace("`", "")
+        lines += [each.name, textwrap.indent(wrapped(text, width - 4), "    ")]
     echo("\n".join(lines))

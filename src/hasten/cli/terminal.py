@@ -49,24 +49,15 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
-def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
-    """Shows the first and the last of many cases, others now and then, and how long the rest takes at their pace.
-
-    The first case tells no pace, as it includes the start of the program.
-    """
-    began, due, first = 0.0, -math.inf, 0
+def counted() -> Callable[[int, int, str], None]:
+    """Shows the first and the last of many cases, and others now and then."""
+    due = -math.inf
 
     def show(done: int, total: int, name: str) -> None:
-        nonlocal began, due, first
-        now = clock()
-        if not first:
-            began, first = now, done
-        if now < due and done < total:
-            return
-        due = now + PLAIN_EVERY
-        seconds = (now - began) / max(1, done - first) * (total - done)
-        remaining = f"  about {max(1, round(seconds))} s left" if first < done < total else ""
-        echo(f"{done}/{total}  {name}{remaining}", err=True)
+        nonlocal due
+        if time.monotonic() >= due or done == total:
+            due = time.monotonic() + PLAIN_EVERY
+            echo(f"{done}/{total}  {name}", err=True)
 
     return show
 

@@ -18,6 +18,7 @@ from hasten.augment.program import Program
 from hasten.cache.arena import Arena
 from hasten.cache.key import digest
 from hasten.config.load import load_run, load_source
+from hasten.config.resume_rules import flat
 from hasten.config.schema import RunConfig
 from hasten.feed.feed import Feed
 from hasten.runtime.device import pick_device
@@ -28,6 +29,15 @@ from hasten.training.sampling import choose_program
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """Names of the package: the same code, but with classes that don't know each other."""
+
+
+_OF_LIGHTNING = {
+    "train.accumulate": "Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1",
+    "sample.fit_batch": "Lightning makes the steps; find the size with its own Tuner.scale_batch_size",
+    "sample.stages": "the stages are shares of a run that Lightning may end anywhere; leave them out",
+    "distribute.parts": "not under Lightning, whose ranks see all cases; leave it 0",
+}
+"""Settings that the Trainer decides, or that need the length of the whole run."""
 
 
 def lightning_package() -> ModuleType:
@@ -238,21 +248,12 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
 
 def _mistakes(config: RunConfig) -> list[str]:
     """Mistakes: settings that the Trainer decides, or that need the length of the whole run."""
-    mistakes = []
+    given, defaults = flat(config), flat(RunConfig())
+    mistakes = [
+        f"{name}: {remedy}" for name, remedy in _OF_LIGHTNING.items() if given[name] not in (defaults[name], ())
+    ]
     if not config.data.source:
         mistakes.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
-    if config.train.accumulate != 1:
-        mistakes.append(
-            "train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1"
-        )
-    if config.sample.fit_batch:
-        mistakes.append(
-            "sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size"
-        )
-    if config.sample.stages:
-        mistakes.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
-    if config.distribute.parts:
-        mistakes.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
     return mistakes
 
 
