@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 from fnmatch import fnmatchcase
@@ -33,9 +32,7 @@ def settings(
         each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()
     ]
     if not found:
-        near = difflib.get_close_matches(wanted, every, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`hasten settings` lists all"
-        raise ValueError(f"{pattern}: is in no setting's name or description; {hint}")
+        raise ValueError(f"{pattern}: is in no setting's name or description; `hasten settings` lists all")
     width, lines = shutil.get_terminal_size().columns, list[str]()
     for each in found:
         text = f"{each.values}; default {each.default}\n{each.meaning}".replace("`", "")

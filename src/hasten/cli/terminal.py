@@ -17,8 +17,6 @@ from hasten.config.size import parse_seconds
 from hasten.files import printable
 from hasten.observe.progress import PLAIN_EVERY, terminal_width, wrapped
 
-_LONGEST_NAME = 300
-
 
 class Verbs(TyperGroup):
     """A group of commands whose help has the whole first paragraph of each, where click would cut it off."""
@@ -96,9 +94,7 @@ def mistake_text(error: BaseException) -> str | None:
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
-        name = str(error.filename)
-        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}...{name[-20:]}"
-        return f"{short}: {error.strerror}; check the path and its disk, or name another"
+        return f"{str(error.filename)[:300]}: {error.strerror}; check the path and its disk, or name another"
     shortage = sys.modules.get("hasten.runtime.out_of_memory")
     if isinstance(error, MemoryError) or (shortage is not None and shortage.out_of_memory(error)):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -145,7 +145,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         )
         return self._loader
 
-    def val_dataloader(self) -> CaseLoader:
+    def val_dataloader(self) -> CaseLoader | list[Any]:
         """Whole prepared cases of this rank."""
         planned, arena = self._opened()
         ids = tuple(case.id for case in planned.validation)
@@ -157,7 +157,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
             return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
 
         share = self._share()
-        return CaseLoader(case, ids, rank_indices(len(ids), share.rank, share.size))
+        return CaseLoader(case, ids, rank_indices(len(ids), share.rank, share.size)) or []
 
     def teardown(self, stage: str | None = None) -> None:
         """Release the cases."""
@@ -234,8 +234,6 @@ def _stream_settings(planned: RunPlan) -> dict[str, Any]:
 
 
 def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConfig:
-    if isinstance(overrides, str):
-        raise ValueError(f'HastenDataModule: overrides are a list, such as ["{overrides}"]')
     if isinstance(source, RunConfig):
         if overrides:
             raise ValueError("HastenDataModule: a RunConfig is given whole; put the overrides into it")
@@ -243,7 +241,7 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
     name = str(source)
     if name.lower().endswith((".yaml", ".yml")):
         return load_run(name, overrides)
-    return load_source(name, overrides)
+    return load_source(name, [overrides] if isinstance(overrides, str) else overrides)
 
 
 def _mistakes(config: RunConfig) -> list[str]:

@@ -246,10 +246,8 @@ def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | Non
     if not enabled:
         yield None
         return
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        raise ValueError("progress=True needs tqdm; run `pip install tqdm`, or leave it out") from None
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
     with tqdm(total=total) as bar:
         yield bar.update
 

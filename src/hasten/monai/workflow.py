@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -72,13 +71,9 @@ class QuickWorkflow:
         return self.state._values["output"]
 
     def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
-        engine: Any = self
         if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
             self.state.take_apart()
-        if engine._event_handlers.get(event_name) or engine.logger.isEnabledFor(logging.DEBUG):
-            super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
-        else:
-            engine.last_event_name = event_name
+        super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
 
     def _parts(self, batch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
         """Image, label, and further arguments of the network."""
@@ -93,8 +88,8 @@ class QuickWorkflow:
         direct = type(self.inferer) is SimpleInferer
         if direct or self.compile:
             image = plain(image)
-        if self.channels_last:
-            image = as_laid_out(image)
+        if self.channels_last and isinstance(image, Tensor) and image.ndim in (4, 5):
+            image = as_last(image)
         with self.arithmetic.forward():
             if direct:
                 return self.network(image, *args, **kwargs)
@@ -415,8 +410,3 @@ def lay_out(network: nn.Module) -> None:
     for weight in network.parameters():
         if weight.ndim in (4, 5):
             weight.data = as_last(weight.data)
-
-
-def as_laid_out(image: Any) -> Any:
-    """An image (B, C, H, W) or (B, C, D, H, W) in channels-last order; others as they are."""
-    return as_last(image) if isinstance(image, Tensor) and image.ndim in (4, 5) else image

@@ -117,13 +117,9 @@ def recipe_at(source: str) -> Recipe | None:
     """
     path = expanded(source)
     if path.suffix.lower() in YAMLS and path.is_file():
-        return load_recipe(path) if is_recipe(path) else None
+        # The top level of a recipe has a `title`, as no run's does.
+        return load_recipe(path) if "title" in read_document(path).tree else None
     return load_recipe(source) if source in recipe_names() and not path.exists() else None
-
-
-def is_recipe(path: Path) -> bool:
-    """Whether a YAML file is a recipe: its top level has a `title`, as no run's does. Raises ValueError for no YAML."""
-    return "title" in read_document(path).tree
 
 
 def source_folder(name: str | Path) -> Path:
