@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 _HOME = {
     "CacheDataset": "hasten.cache.dataset",
     "Checkpoints": "hasten.checkpoint.folder",
-    "LMDBDataset": "hasten.monai.lmdb",
+    "LMDBDataset": "hasten.monai.persistent",
     "PersistentDataset": "hasten.monai.persistent",
     "Prepare": "hasten.prepare.transform",
     "Range": "hasten.observe.ranges",
@@ -18,7 +18,7 @@ _HOME = {
     "Saver": "hasten.checkpoint.saver",
     "SlidingWindowInferer": "hasten.monai.inferer",
     "SmartCacheDataset": "hasten.monai.smart",
-    "SmartCacheHandler": "hasten.monai.workflow",
+    "SmartCacheHandler": "hasten.monai.smart",
     "StopRequest": "hasten.training.stop",
     "SupervisedEvaluator": "hasten.monai.workflow",
     "SupervisedTrainer": "hasten.monai.workflow",

@@ -11,8 +11,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 
 OUT_OF_RANGE = """
-data.split.fraction=0 data.split.fraction=1 data.split.fraction=.nan data.split.num_folds=1 data.split.fold=-1
-data.split.seed=-1 data.split.train_range=[0.5,0.5] data.split.train_range=[0.5,1.1] data.ignore=0
+data.split.fraction=0 data.split.fraction=.nan data.split.train_range=[0.5,0.5] data.split.train_range=[0.5,1.1]
 prepare.orientation=RAX prepare.orientation=RLS prepare.orientation=RA prepare.spacing=[0,1,1]
 prepare.spacing=[1,1,.inf] prepare.spacing=[1,1,1e5] prepare.window=[5,5] prepare.window=[.nan,5]
 prepare.num_threads=0 cache.max_points=0 cache.ram=8 cache.dir=s3://bucket/cache sample.patch=[8,0,8]

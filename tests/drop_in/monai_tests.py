@@ -21,14 +21,14 @@ from pathlib import Path
 
 PLACES = {
     "monai.data.CacheDataset": "hasten.cache.dataset",
-    "monai.data.LMDBDataset": "hasten.monai.lmdb",
+    "monai.data.LMDBDataset": "hasten.monai.persistent",
     "monai.data.PersistentDataset": "hasten.monai.persistent",
     "monai.data.SmartCacheDataset": "hasten.monai.smart",
     "monai.data.ThreadBuffer": "hasten.monai.thread_loader",
     "monai.data.ThreadDataLoader": "hasten.monai.thread_loader",
     "monai.engines.SupervisedEvaluator": "hasten.monai.workflow",
     "monai.engines.SupervisedTrainer": "hasten.monai.workflow",
-    "monai.handlers.SmartCacheHandler": "hasten.monai.workflow",
+    "monai.handlers.SmartCacheHandler": "hasten.monai.smart",
     "monai.inferers.SlidingWindowInferer": "hasten.monai.inferer",
     "monai.optimizers.Novograd": "hasten.optim.novograd",
 }

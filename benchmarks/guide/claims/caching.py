@@ -16,8 +16,7 @@ from monai import transforms as t
 from benchmarks.guide.claim import MONAI, Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.nets import repeated
 from hasten.cache.dataset import CacheDataset
-from hasten.monai.lmdb import LMDBDataset
-from hasten.monai.persistent import PersistentDataset
+from hasten.monai.persistent import LMDBDataset, PersistentDataset
 from hasten.phantoms.organs import write_phantoms
 
 _KEYS = ("image", "label")

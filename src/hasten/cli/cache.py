@@ -1,4 +1,4 @@
-"""`hasten cache ls|du|verify|prune`."""
+"""`hasten cache ls|verify|prune`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def _folder(path: Path | None) -> Path:
 
 @app.command()
 def ls(folder: Folder = None) -> None:
-    """List the entries, most recently used first."""
+    """List the entries and their size, most recently used first."""
     from hasten.cache.entries import list_entries
 
     place = _folder(folder)
     entries = list_entries(place)
-    echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
+    size = size_text(sum(entry.num_bytes for entry in entries))
+    echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}, {size}, in {place}")
     for entry in entries:
         days = max(0.0, time.time() - entry.used) / 86400
         kind = "file" if entry.kind in ("small", "remote") else "case"
@@ -46,15 +47,6 @@ def ls(folder: Folder = None) -> None:
         line = f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}"
         fits = len(line) + 2 + len(what) < columns(otherwise=1000)
         echo(f"{line}  {what}" if fits else f"{line}\n{'':11}{what}")
-
-
-@app.command()
-def du(folder: Folder = None) -> None:
-    """Print the size of the cache."""
-    from hasten.cache.entries import list_entries
-
-    place = _folder(folder)
-    echo(f"{size_text(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
 
 
 @app.command()

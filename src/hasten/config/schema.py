@@ -312,7 +312,7 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: Count | None = None
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
-    flip_axes: tuple[int, ...] = ()
+    flip_axes: tuple[Annotated[int, Interval(ge=0, le=2)], ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
 
 
