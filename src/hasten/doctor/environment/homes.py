@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
 from hasten.doctor.environment.check import Check, check
 from hasten.files import existing
+from hasten.observe.cores import available_memory
 
 GIB = 2**30
 
