@@ -30,7 +30,6 @@ VERBS: dict[str, str] = {
     "scale analyse": "scale analyse RUN",
     "scale predict": "scale predict RUN",
     "cache ls": "cache ls --dir RUN",
-    "cache verify": "cache verify --dir RUN",
     "cache prune": "cache prune --dir RUN",
 }
 

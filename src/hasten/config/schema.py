@@ -110,7 +110,7 @@ class CacheConfig:
     dir: str | None = None
     """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
     home: Literal["auto", "file", "ram", "device"] = "auto"
-    """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
+    """Where batches are read from; `auto` takes the device where all cases fit, else host memory, else the file."""
     device: Amount = "auto"
     """Memory of the GPU for prepared cases with home `auto`, such as 8GiB; `auto` takes half of what is free."""
     ram: Amount = "auto"

@@ -14,12 +14,12 @@ import torch
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cache.memory import available_memory
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
 from hasten.config.settled import PlannedRun
 from hasten.distribute.balance import Parts, balance_sentence, deal
+from hasten.observe.cores import available_memory
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share, share_mistake
@@ -160,7 +160,7 @@ def read_from_cache(
     case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
 ) -> Arena:
     """Cases from the cache entry of the whole data set, which every node has or can reach."""
-    return get_arena(case_set, prepare, cache, device=str(device), first=ids, only=True)
+    return get_arena(case_set, prepare, cache, device=str(device), own=ids)
 
 
 def part_balance(assignment: CaseAssignment) -> str:

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from hasten.augment.run_chain import RunChain, run_chain
-from hasten.cache.case_set import _cached_case_set
-from hasten.cache.fingerprint import get_fingerprint
+from hasten.cache.fingerprint import _cached_case_set, get_fingerprint
 from hasten.cache.key import Files
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of

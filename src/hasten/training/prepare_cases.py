@@ -63,11 +63,11 @@ def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
 
     Where the training cases are dealt into parts it is read for validation alone, and stays in its file.
     """
-    config, first = planned.config, tuple(case.id for case in planned.train)
+    config = planned.config
     whole = partial(get_arena, planned.case_set, config.prepare, tick=tick, files=planned.files)
     if config.distribute.parts:
         return whole(replace(config.cache, home="file"))
-    return whole(config.cache, device=str(planned.device), first=first)
+    return whole(config.cache, device=str(planned.device))
 
 
 def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from monai.transforms import Compose, RandSpatialCropd
 from torch import nn
 
+from hasten.augment.compile import compile_transforms
 from hasten.cache.dataset import CacheDataset
-from hasten.config.schema import SampleConfig
-from hasten.feed.batched import batched_feed
+from hasten.feed.feed import Feed
 from hasten.monai.workflow import SupervisedTrainer
 from tests.monai.workflow.parts import batches, loss, network
 
@@ -94,14 +95,14 @@ def rows(shape: tuple[int, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_feed_is_a_loader(dims: int) -> None:
-    dataset = CacheDataset(rows((6, 7, 8)[:dims]), Item(), progress=False)
-    crops = SampleConfig(patch=(1, 4, 4) if dims == 2 else (4, 4, 4), batch_size=2)
-    feed = batched_feed(dataset, crops, num_classes=2, last=6)
+    chain = Compose([Item(), RandSpatialCropd(["image", "label"], (4,) * dims)])
+    program = compile_transforms(chain).bind(CacheDataset(rows((6, 7, 8)[:dims]), chain, progress=False), batch_size=2)
+    feed = Feed(program, last=6)
     net = (nn.Conv2d if dims == 2 else nn.Conv3d)(1, 2, 1)
     other = copy.deepcopy(net)
     trainer_of(net, feed, epochs=2, epoch_length=3).run()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
-    for batch in batched_feed(dataset, crops, num_classes=2, last=6):
+    for batch in Feed(program, last=6):
         loss(other(batch["image"]), batch["label"]).backward()
         optimizer.step()
         optimizer.zero_grad()

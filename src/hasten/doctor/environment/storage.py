@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 import torch
 
-from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
 from hasten.doctor.environment.check import Check, check
 from hasten.files import existing
+from hasten.observe.cores import available_memory
 
 GIB = 2**30
 _FILE_BYTES, _BLOCK = 64 * 2**20, 4 * 2**20
