@@ -103,7 +103,7 @@ def ensemble(given: argparse.Namespace) -> Part:
 def _together(runs: Sequence[Path], given: argparse.Namespace) -> list[float]:
     """Mean Dice of each validation case of one fold, on the image's own voxels, predicted by all runs."""
     import hasten
-    from hasten.cache.case_set import read_cases
+    from hasten.cache.fingerprint import read_cases
 
     cases = read_cases(hasten.load_run(runs[0] / "run.yaml"))[2]
     with tempfile.TemporaryDirectory(dir=given.work) as masks:

@@ -26,10 +26,9 @@ from rich.console import Console
 from benchmarks.harness import ROOT
 from benchmarks.ladder.rungs import rungs_named
 from benchmarks.ladder.show import Ladder, terminal_table, verdict
-from benchmarks.ladder.task import Task, task_of, write_task
+from benchmarks.ladder.task import PeerSettings, Task, task_of, write_task
 from benchmarks.tasks import NETWORK, prepare_config
 from hasten.observe.cores import usable_cores
-from hasten.recipes.recipe import PeerSettings
 
 TARGET = 0.8
 TRAIN_CASES, VALIDATION_CASES = 12, 4

@@ -1,4 +1,4 @@
-"""The engine: a step against plain PyTorch, optimizers, recipes on the hippocampus, sliding window, memory, overhead.
+"""The engine: a step against plain PyTorch, optimizers, recipes on the hippocampus, sliding window, memory.
 
 `--parts` runs some of it. What takes long is `ablation`: every recipe is trained from an empty cache in a process of
 its own, three seeds each, in turns.
@@ -7,7 +7,6 @@ its own, three seeds each, in turns.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -50,17 +49,6 @@ def optimizers(given: argparse.Namespace) -> Part:
     return claims, {f"{arm}_ms": values for arm, values in times.items()}, {}
 
 
-def overhead(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.overhead import overhead_times
-
-    times = overhead_times(3 if given.quick else 15)
-    # Round by round, as a slow spell of the machine lengthens all of a round.
-    over = [ours - bare for ours, bare in zip(times["Hasten trainer"], times["bare loop"], strict=True)]
-    ours = statistics.median(over) / 1e3
-    claim = Claim.at_most("trainer with its default handlers over the bare step, ms a step", ours, 0.1)
-    return [claim], {f"{arm}_us": values for arm, values in times.items()}, {}
-
-
 def sliding(given: argparse.Namespace) -> Part:
     from benchmarks.engines.sliding import sliding_memory, sliding_times
 
@@ -100,7 +88,7 @@ def ablation(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "steps": steps, "optimizers": optimizers, "overhead": overhead,
+    "steps": steps, "optimizers": optimizers,
     "sliding": sliding, "memory": memory, "ablation": ablation,
 }  # fmt: skip
 

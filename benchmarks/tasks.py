@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.ladder.task import Task, task_cases
+from benchmarks.ladder.task import PeerSettings, Task, task_cases
 from hasten.config.schema import SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork
-from hasten.recipes.recipe import PeerSettings
 
 if TYPE_CHECKING:
     import torch

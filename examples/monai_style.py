@@ -80,7 +80,6 @@ def main(source: str, epochs: int = 20, out: str = "runs/monai_style", patch: in
             StatsHandler(tag_name="train_loss", output_transform=from_engine(["loss"], first=True)),
         ],
         amp=True,
-        clip_norm=12.0,  # Hasten's from here on; without this line it is MONAI's step, only quicker
     )
     trainer.run()
     return float(evaluator.state.best_metric)

@@ -17,7 +17,7 @@ FILES = sorted(
         *SOURCE.glob("feed/*.py"),
         *(SOURCE / f"training/{name}.py" for name in ("step", "update", "capture")),
         SOURCE / "runtime" / "precision.py",
-        *SOURCE.glob("monai/workflow/*.py"),
+        SOURCE / "monai/workflow.py",
         *SOURCE.glob("optim/*.py"),
     ]
 )

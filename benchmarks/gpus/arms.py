@@ -13,12 +13,11 @@ from typing import Any
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import ROOT
 from benchmarks.ladder.outcome import Time, time_to
-from benchmarks.ladder.task import Task, task_of
+from benchmarks.ladder.task import Task, peer_of, task_of
 from hasten.doctor.script.launch import end_all
 from hasten.observe.cores import usable_cores
 from hasten.recipes.load import load_recipe
-from hasten.recipes.run import run_of
-from hasten.recipes.twin import twin_of, write_twin
+from hasten.recipes.run import run_of, twin_of, write_twin
 
 Run = dict[str, Any]
 SPARE = 4.0
@@ -39,7 +38,7 @@ def twin_task(name: str, folder: Path, *, quick: dict[str, Any] | None = None, *
     data = folder / "data"
     write_twin(recipe, twin, data, num_threads=usable_cores())
     config = run_of(recipe, [f"data.source={data}"], twin=twin)
-    return task_of(config, twin.peer or recipe.peer, name=name), data
+    return task_of(config, peer_of(twin.peer or recipe.peer), name=name), data
 
 
 def run_arm(sheet: Sheet, what: str, module: str, flags: Sequence[str], out: Path, *, seconds: float) -> Run:

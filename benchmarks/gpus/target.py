@@ -68,9 +68,8 @@ def measure(sheet: Sheet) -> None:
 
 
 def _quick() -> dict[str, object]:
-    from hasten.recipes.recipe import PeerSettings
 
-    return {**QUICK, "peer": PeerSettings(patch=(16, 32, 32), cases=2, crops=2)}
+    return {**QUICK, "peer": {"patch": (16, 32, 32), "cases": 2, "crops": 2}}
 
 
 def train(

@@ -37,9 +37,8 @@ from benchmarks.ladder.climb import Attempt, check_installed, climb
 from benchmarks.ladder.outcome import best_within
 from benchmarks.ladder.rungs import RUNGS, THIRD, Rung, rungs_named
 from benchmarks.ladder.show import Ladder, chart, standalone_curves, terminal_table
-from benchmarks.ladder.task import Task, task_of
+from benchmarks.ladder.task import PeerSettings, Task, peer_of, task_of
 from benchmarks.outcome import faster, series
-from hasten.recipes.recipe import PeerSettings
 
 PARTS = ("hippocampus", "spleen", "nnunet", "membrane", "microscopy")
 WALL = 7200.0
@@ -245,20 +244,19 @@ def recipe_task(name: str, data: Path, overrides: Sequence[str]) -> Task:
     from hasten.recipes.run import run_of
 
     recipe = load_recipe(name)
-    return task_of(run_of(recipe, [f"data.source={data.resolve()}", *overrides]), recipe.peer, name=name)
+    return task_of(run_of(recipe, [f"data.source={data.resolve()}", *overrides]), peer_of(recipe.peer), name=name)
 
 
 def reduced_task(name: str, given: argparse.Namespace, work: Path, *more: str) -> Task:
     """Of a recipe on its small phantoms."""
     from benchmarks.ladder.compare import written_twin
     from hasten.recipes.load import load_recipe
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
+    from hasten.recipes.run import run_of, twin_of
 
     recipe = load_recipe(name)
     twin = twin_of(recipe, reduced=True)
     config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *more, *given.override], twin=twin)
-    return task_of(config, twin.peer, name=name)
+    return task_of(config, peer_of(twin.peer), name=name)
 
 
 def attempts(

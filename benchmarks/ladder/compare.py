@@ -14,7 +14,7 @@ from hasten.cli.terminal import duration_from, echo
 
 if TYPE_CHECKING:
     from benchmarks.ladder.task import Task
-    from hasten.recipes.recipe import Recipe, TwinSettings
+    from hasten.recipes.load import Recipe, TwinSettings
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -75,10 +75,9 @@ def _names(words: Sequence[str]) -> list[str]:
 
 def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduced: bool) -> Task:
     """The task of a recipe, on its data or phantoms, or of any data set."""
-    from benchmarks.ladder.task import task_of
+    from benchmarks.ladder.task import peer_of, task_of
     from hasten.recipes.load import recipe_at
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
+    from hasten.recipes.run import run_of, twin_of
 
     recipe = recipe_at(source)
     if recipe is None and phantom:
@@ -86,10 +85,10 @@ def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduc
     if recipe is None:
         return task_of(config_from(source, overrides))
     if not phantom:
-        return task_of(config_from(source, overrides), recipe.peer, name=recipe.name)
+        return task_of(config_from(source, overrides), peer_of(recipe.peer), name=recipe.name)
     twin = twin_of(recipe, reduced=reduced)
     data = written_twin(recipe, twin, work)
-    peer = twin.peer or recipe.peer
+    peer = peer_of(twin.peer or recipe.peer)
     name = f"{recipe.name}, {'reduced ' if reduced else ''}phantoms"
     return task_of(run_of(recipe, [f"data.source={data}", *overrides], twin=twin), peer, name=name)
 
@@ -98,7 +97,7 @@ def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:
     """The phantoms in a folder of `work` that is named by their settings; written only if they are not there."""
     from hasten.cache.key import digest
     from hasten.observe.cores import usable_cores
-    from hasten.recipes.twin import write_twin
+    from hasten.recipes.run import write_twin
 
     work.mkdir(parents=True, exist_ok=True)
     settings = [twin.make, twin.cases, twin.shape, twin.spacing, twin.seed, twin.options]

@@ -9,11 +9,44 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hasten.config.schema import PrepareConfig, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
+from hasten.config.validate import checked_as
 from hasten.observe.rundir import write_json
-from hasten.recipes.recipe import PeerSettings
 
 if TYPE_CHECKING:
     from hasten.cases.types import Case
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerSettings:
+    """What MONAI and other libraries train with beside Hasten.
+
+    The defaults are those of MONAI's fast training tutorial.
+    """
+
+    patch: Triple | None = None
+    """Crop (D, H, W) in voxels; None takes the patch that Hasten trains with."""
+    roi: Triple | None = None
+    """Window (D, H, W) of the validation; None takes the crop."""
+    overlap: float = 0.25
+    """Share of a window that overlaps its neighbour."""
+    cases: int = 2
+    """Cases in a batch."""
+    crops: int = 4
+    """Crops of each case in a batch."""
+    validate_every: int = 1
+    """Epochs between validations."""
+    regular_lr: float = 2e-4
+    """Learning rate of Adam, with which the lower rungs train."""
+    loss: Literal["dice_ce", "dice_focal"] = "dice_ce"
+    """Loss of the rung of algorithms, instead of plain Dice."""
+    optimizer: Literal["sgd", "novograd"] = "sgd"
+    """Optimizer of the rung of algorithms, instead of Adam."""
+    lr: float = 0.2
+    weight_decay: float = 4e-5
+    nnunet_features: tuple[int, ...] | None = None
+    """Features of each stage of nnU-Net's network, finest first, in the place of those that it plans."""
+    nnunet_batch_size: int | None = None
+    """Likewise its batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +108,14 @@ class Task:
     def patches_per_epoch(self) -> int:
         """An epoch of every arm is so many patches: `peer.crops` of each training case."""
         return len(self.train) * self.peer.crops
+
+
+def peer_of(settings: dict[str, Any] | None) -> PeerSettings:
+    """The section `peer` of a recipe; the defaults for None. Raises ValueError for mistakes."""
+    peer, mistakes = checked_as(PeerSettings, settings or {}, ("peer",))
+    if mistakes:
+        raise ValueError("; ".join(message for _, message in mistakes))
+    return peer
 
 
 def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = "") -> Task:

@@ -69,13 +69,11 @@ def random_store(
     return store_of(images, labels, num_classes)
 
 
-def arena_of(store: Store, **fields: Any) -> Arena:
+def arena_of(store: Store) -> Arena:
     """An arena of a store in memory."""
     shapes = tuple((depth, height, width) for depth, height, width in store.shape.tolist())
     offsets = tuple(store.offset.tolist())
-    return Arena(
-        store=store, shapes=shapes, offsets=offsets, geometry=(), num_classes=3, home="ram", **fields
-    )  # fmt: skip
+    return Arena(store=store, shapes=shapes, offsets=offsets, geometry=(), num_classes=3, home="ram")
 
 
 def segment_of(
@@ -103,7 +101,7 @@ def _by_host(segment: Segment, draws: Draws) -> Batch:
 
 
 def _by_device(segment: Segment, draws: Draws) -> Batch:
-    return render(segment.stages, segment.stored(), draws, segment.store.spatial_dims, {})
+    return render(segment.stages, segment.stored(), draws, segment.store.spatial_dims)
 
 
 RENDERERS: dict[str, Callable[[Segment, Draws], Batch]] = {"host": _by_host, "device": _by_device}

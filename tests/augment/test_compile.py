@@ -41,11 +41,11 @@ from torch import Tensor
 import hasten
 from hasten.augment.compile import compile_transforms
 from hasten.augment.program import HostSource, ResidentSource
-from hasten.cache.arena_in_memory import arena_from_items
 from hasten.cache.dataset import CacheDataset
 from hasten.monai.persistent import PersistentDataset
 from hasten.monai.smart import SmartCacheDataset
 from tests.augment.lowering import KEYS, batch_of, error, inner, item, lowered, plain, why
+from tests.augment.stores import arena_of, store_of
 
 MODES = ("bilinear", "nearest")
 
@@ -197,17 +197,13 @@ def test_it_is_bound_to_rows_and_to_cached_data_sets_alike(tmp_path: Path) -> No
 
 
 def test_it_is_bound_to_an_arena() -> None:
-    for dims in (2, 3):
-        data = rows(dims=dims, channels=1)
-        arena = arena_from_items(
-            [(f"case {at}", row["image"], row["label"]) for at, row in enumerate(data)],
-            spatial_dims=dims,
-            num_classes=3,
-        )
-        program = lowered(RandSpatialCropd(KEYS, roi_size=8), *FUSED[1:])
-        result, wanted = program.bind(arena, batch_size=4)(0), program.bind(data, batch_size=4)(0)
-        for key in KEYS:
-            assert torch.equal(result[key], wanted[key])
+    data = rows(channels=1)
+    images, labels = ([row[key].numpy() for row in data] for key in KEYS)
+    arena = arena_of(store_of(images, [label[0].astype(np.uint8) for label in labels], 3))
+    program = lowered(RandSpatialCropd(KEYS, roi_size=8), *FUSED[1:])
+    result, wanted = program.bind(arena, batch_size=4)(0), program.bind(data, batch_size=4)(0)
+    for key in KEYS:
+        assert torch.equal(result[key], wanted[key])
 
 
 def test_another_chains_data_set_is_refused() -> None:

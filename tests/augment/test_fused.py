@@ -52,7 +52,7 @@ def both(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, T
     """A batch by torch's operations, and by the fused kernels from the same numbers."""
     with torch.no_grad():
         draws = segment.drawn(torch.arange(segment.batch_size))
-        arguments: tuple[Any, ...] = (segment.stages, segment.stored(), draws, segment.store.spatial_dims, {})
+        arguments: tuple[Any, ...] = (segment.stages, segment.stored(), draws, segment.store.spatial_dims)
         wanted = render(*arguments)
         monkeypatch.setattr("hasten.augment.fused.triton_runs", lambda tensor: True)
         return wanted, render_fused(*arguments)

@@ -138,7 +138,7 @@ def kernels(chain: Chain, stands: Stands | None = None) -> tuple[Counter[str], C
         with launched(stands) as draw:
             draws = segment.drawn(torch.arange(2))
         with launched(stands) as rendering:
-            render(segment.stages, segment.stored(), draws, 3, {})
+            render(segment.stages, segment.stored(), draws, 3)
     return draw, rendering
 
 

@@ -19,15 +19,12 @@ from hasten.augment.make_program import CaseSource, make_segment, program_of
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.presets import default_chain
 from hasten.augment.program import HostSource, Segment
-from hasten.augment.render import render
 from hasten.augment.whole_cases import Items, WholeCases
 from hasten.cache.arena import Store
-from hasten.cache.homes import part_of
 from hasten.config.schema import SampleConfig
 from hasten.feed.feed import Feed
-from tests.augment.stores import Shape, arena_of, case_values, random_store
+from tests.augment.stores import Shape, case_values, random_store
 
-CPU = torch.device("cpu")
 SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8)]
 PATCH: dict[int, Shape] = {2: (1, 5, 6), 3: (4, 5, 6)}
 SETTINGS: dict[str, Any] = {
@@ -73,48 +70,7 @@ def assert_the_same(own: Segment, wanted: Segment) -> None:
 
 
 each_chain = pytest.mark.parametrize("name", CHAINS)
-each_dims = pytest.mark.parametrize("dims", [2, 3])
 mostly_3d = pytest.mark.parametrize("dims", [pytest.param(2, marks=pytest.mark.slow), 3])
-
-
-@each_chain
-@each_dims
-@pytest.mark.parametrize(("on_device", "num_channels"), [((0,), 1), ((1, 3), 2), ((0, 1, 2, 3), 1)])
-def test_cases_on_both_sides_make_the_same_batches(
-    on_device: tuple[int, ...], num_channels: int, dims: int, name: str
-) -> None:
-    store, chain = store_of_dims(dims, num_channels), chain_of(name, dims)
-    part = part_of(arena_of(store), on_device, CPU)
-    own, whole = segment(chain, store, on_device=part), segment(chain, store)
-    assert own.prepared_on_host
-    # A transform that runs on the host needs the whole batch there.
-    assert isinstance(own.source, HostSource) == (name == "sample by sample")
-    assert_the_same(own, whole)
-    assert set(own(2)) == {"image", "label", "site"}
-
-
-@each_dims
-@pytest.mark.parametrize("name", ["default", "two reads"])
-def test_each_side_reads_its_own_cases_only(name: str, dims: int) -> None:
-    """The host's copies of what the device holds are spoilt; the device has no others."""
-    store, chain = store_of_dims(dims), chain_of(name, dims)
-    wanted = list(segment(chain, store).batches(0, 20))
-    part = part_of(arena_of(store), (1, 3), CPU)
-    for case in (1, 3):
-        case_values(store, "image", case).fill_(torch.nan)
-        case_values(store, "label", case).fill_(255)
-    assert part.store.shape.shape == (2, 3)
-    own = segment(chain, store, on_device=part)
-    for prepared, expected in zip(own.prepare(0, 20), wanted, strict=True):
-        assert set(prepared.draws.case.tolist()) <= {-1, 0, 1}
-        here = prepared.draws.case < 0
-        assert not prepared.batch["image"][here].isnan().any()
-        # What the device does to them, by the way for a GPU too.
-        given = {key: value.clone() for key, value in prepared.batch.items() if key != "site"}
-        actual = render(own.stages, own.stored(part.store), prepared.draws, dims, given)
-        torch.testing.assert_close(actual["image"], expected["image"], rtol=0, atol=1e-5)
-        assert torch.equal(actual["label"], expected["label"])
-        torch.testing.assert_close(own.finish(prepared), expected, rtol=0, atol=0)
 
 
 @each_chain
@@ -133,7 +89,6 @@ def test_without_a_crop_whole_samples_are_handed_over(dims: int, name: str) -> N
     chain = replace(chain_of(name, dims), crop=None)
     store = store_of_dims(dims, 2, [(4, 5, 6)] * 4)
     own = segment(chain, store)
-    assert_the_same(segment(chain, store, on_device=part_of(arena_of(store), (0, 2), CPU)), own)
     least = 3 if name == "sample by sample" else 0
     for stages in range(least, len(own.stages) + 1):
         assert_the_same(replace(own, source=HostSource(stages=stages)), own)

@@ -77,7 +77,7 @@ def program(
 
 
 def on_device(own: Segment, draws: Draws) -> Batch:
-    return render(own.stages, own.stored(), draws, own.store.spatial_dims, {})
+    return render(own.stages, own.stored(), draws, own.store.spatial_dims)
 
 
 def equal(one: Batch, other: Batch) -> bool:

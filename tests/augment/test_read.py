@@ -112,7 +112,7 @@ def test_a_batch_by_the_kernels_is_torchs(name: str, monkeypatch: pytest.MonkeyP
     def made() -> tuple[Any, dict[str, Tensor]]:
         with torch.no_grad():
             draws = segment.drawn(torch.arange(8))
-            return draws, render(segment.stages, segment.stored(), draws, 3, {})
+            return draws, render(segment.stages, segment.stored(), draws, 3)
 
     draws, wanted = made()
     for module in ("sample.random", "augment.read", "augment.smooth"):

@@ -11,18 +11,16 @@ import pytest
 import torch
 
 from hasten.augment.chain import Batch
-from hasten.augment.program import HostSource, MixedSource, Program, Segment
-from hasten.cache.homes import part_of
+from hasten.augment.program import HostSource, Program, Segment
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
-from tests.augment.stores import Shape, arena_of, random_store, segment_of
+from tests.augment.stores import Shape, random_store, segment_of
 
 SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
 SETTINGS: dict[str, Any] = {"affine_prob": 0.5, "foreground_prob": 0.5, "noise_prob": 0.5}
 PATCH, UNIT = (8, 8, 4), (2, 2, 2)
 HALVES = ((0.3, 0.5), (0.6, 0.75))
-CPU = torch.device("cpu")
 
 
 def plan(stages: Any = HALVES, steps: int = 10, *, keep_voxels: bool = False) -> tuple[PatchStage, ...]:
@@ -32,10 +30,7 @@ def plan(stages: Any = HALVES, steps: int = 10, *, keep_voxels: bool = False) ->
 def segment(stage: PatchStage, kind: str = "in memory", seed: int = 5) -> Segment:
     store = random_store(SHAPES, dtype="float16")
     made = segment_of(store, stage.patch, batch_size=stage.batch_size, seed=seed, **SETTINGS)
-    if kind == "in memory":
-        return made
-    part = part_of(arena_of(store), (1, 3), CPU)
-    return replace(made, source=MixedSource(part))
+    return made if kind == "in memory" else replace(made, source=HostSource(stages=1))
 
 
 def program(kind: str, stages: tuple[PatchStage, ...], samples: int = 0) -> Program:
@@ -53,7 +48,7 @@ def copied(batch: Batch) -> Batch:
     return {key: value.clone() for key, value in batch.items()}
 
 
-kinds = pytest.mark.parametrize("kind", ["in memory", "mixed"])
+kinds = pytest.mark.parametrize("kind", ["in memory", "handed over"])
 sizes = pytest.mark.parametrize("keep_voxels", [False, True])
 
 

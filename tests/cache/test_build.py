@@ -22,7 +22,7 @@ from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
 from hasten.prepare.types import PreparedCase
-from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
+from tests.cache.sets import SPEC, assert_holds, write_case_set
 
 Load = Callable[..., PreparedCase]
 
@@ -156,16 +156,6 @@ def test_an_interrupt_ends_the_threads_and_leaves_nothing(
     assert left_in(cache) == []
     monkeypatch.setattr(build, "load_prepared", real)
     assert len(get_arena(cases, SPEC, cache).ids) == 12
-
-
-def test_what_is_left_of_a_removed_entry_is_replaced(small: CaseSet, cache: CacheConfig) -> None:
-    first = get_arena(small, SPEC, cache)
-    (name,) = left_in(cache)
-    folder = Path(str(cache.dir)) / "arena" / name
-    (folder / "arena.json").unlink()
-    (folder / "stray").write_text("")
-    assert_same(first, get_arena(small, SPEC, cache))
-    assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]
 
 
 def test_an_entry_can_be_shared(small: CaseSet, cache: CacheConfig) -> None:

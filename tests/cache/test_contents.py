@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hasten.cache.build as build
 from hasten.cache.build import get_arena
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.phantoms.organs import write_phantoms
-from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
+from tests.cache.sets import SPEC, assert_holds, write_case_set
 
 SIZES = st.integers(1, 7)
 LABELS = st.sampled_from(
@@ -64,21 +63,6 @@ def test_two_dimensions(tmp_path: Path, cache: CacheConfig) -> None:
     arena = get_arena(case_set, SPEC, cache)
     assert arena.shapes == ((1, 32, 48),) * 3
     assert_holds(arena, case_set, SPEC, cache.max_points)
-
-
-@pytest.mark.parametrize("home", ["file", "ram"])
-def test_a_second_run_prepares_nothing(
-    small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, home: str
-) -> None:
-    first = get_arena(small, SPEC, cache)
-
-    def forbidden(*_: object, **__: object) -> None:
-        raise AssertionError("prepared again")
-
-    monkeypatch.setattr(build, "load_prepared", forbidden)
-    second = get_arena(small, SPEC, replace(cache, home=home))
-    assert second.home == home
-    assert_same(first, second)
 
 
 @pytest.mark.parametrize("home", ["file", "ram"])

@@ -12,8 +12,7 @@ import torch
 from monai.transforms import Compose, Lambda, RandLambda, Randomizable
 
 from hasten.cache.dataset import CacheDataset
-from hasten.monai.lmdb import LMDBDataset
-from hasten.monai.persistent import PersistentDataset
+from hasten.monai.persistent import LMDBDataset, PersistentDataset
 from hasten.monai.smart import SmartCacheDataset
 
 

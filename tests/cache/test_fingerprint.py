@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -35,15 +34,6 @@ def file_in(cache: CacheConfig) -> Path:
 
 def fingerprint(case_set: CaseSet, cache: CacheConfig) -> Fingerprint:
     return get_fingerprint(case_set, find_cached_source(listing_of(case_set), cache))
-
-
-def test_a_second_run_reads_nothing(case_set: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fingerprint(case_set, cache)
-    assert first == take_fingerprint(case_set)
-    monkeypatch.setattr(module, "take_fingerprint", None)
-    second = fingerprint(case_set, cache)
-    assert second == first
-    assert json.loads(file_in(cache).read_text())["body"]["num_cases"] == 2
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "other fields", "no object", "unreadable"])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 
-import hasten.cache.pages as pages
-from hasten.cache.pages import Pages
+import hasten.cache.arena as pages
+from hasten.cache.arena import Pages
 
 SHAPES, CHANNELS = [(3, 4, 5), (6, 5, 4)], 2
 OFFSETS = [0, 60]

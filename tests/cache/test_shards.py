@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hasten.cache.build as build
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena, is_prepared
-from hasten.cache.checked import read_checked, write_checked
+from hasten.cache.checked import read_checked
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
@@ -150,25 +149,6 @@ def test_every_home_holds_the_cases_of_three_shards(three_shards: CaseSet, cache
     assert_same_cases(arena.to("cpu", home="ram"), arena)
 
 
-@pytest.mark.parametrize("home", ["file", "ram"])
-def test_batches_of_three_shards_are_those_of_one(three_shards: CaseSet, cache: CacheConfig, home: str) -> None:
-    from benchmarks.feeds import default_program
-    from hasten.config.schema import SampleConfig
-
-    sample = SampleConfig(patch=(2, 2, 2), batch_size=4)
-
-    def batches(arena: Arena) -> list[Any]:
-        program = default_program(arena, sample)
-        return list(program.batches(0, 4))
-
-    result, wanted = (
-        batches(arena)
-        for arena in (get_arena(three_shards, SPEC, replace(cache, home=home)), rebuilt(three_shards, cache))
-    )
-    for one, other in zip(result, wanted, strict=True):
-        assert all(torch.equal(one[key], other[key]) for key in ("image", "label"))
-
-
 @pytest.mark.parametrize("harm", ["folder", "arena.json", "image.bin", "points.bin", "flip"])
 def test_cases_of_a_shard_that_is_gone_are_prepared_again_and_named(
     three_shards: CaseSet, cache: CacheConfig, harm: str, caplog: pytest.LogCaptureFixture
@@ -190,18 +170,6 @@ def test_cases_of_a_shard_that_is_gone_are_prepared_again_and_named(
         harm not in ("folder", "arena.json")
     )
     assert_same_cases(again, rebuilt(three_shards, cache))
-
-
-def test_shards_of_another_format_are_not_looked_into(six: CaseSet, cache: CacheConfig) -> None:
-    get_arena(six, SPEC, cache)
-    (shard,) = shards_in(cache)
-    index = read_checked(shard / "arena.json")
-    write_checked(shard / "arena.json", {**index, "format": index["format"] - 1})
-    two = some(six, 0, 1)
-    with prepared() as ids:
-        arena = get_arena(two, SPEC, cache)
-    assert sorted(ids) == ["case0", "case1"]
-    assert_same_cases(arena, rebuilt(two, cache))
 
 
 @given(steps=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), min_size=1, max_size=6))

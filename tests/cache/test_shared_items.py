@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.shared_items import SharedItem
+from hasten.cache.item_bytes import SharedItem
 
 SIDE = 64
 

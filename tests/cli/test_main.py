@@ -75,7 +75,6 @@ def data(tmp_path: Path) -> Path:
             {"target": {"value": 0.85, "reached": True, "time_s": 61.27}},
             ["best Dice  0.9123 at step 120", "target     Dice 0.85 reached after 61.3 s", "time       12.3 s"],
         ),
-        ({"best": {"metric": "mean_dice", "value": None, "step": 0}}, ["time       12.3 s"]),
         (
             {"best": {"metric": "mean_iou", "value": 0.8, "step": 7}},
             ["best IoU   0.8000 at step 7", "time       12.3 s"],
@@ -132,14 +131,12 @@ def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls
         (("train",), "name a data set or a run's YAML"),
         (("train", "train.steps=5"), "train.steps=5: a data set or a run's YAML must come"),
         (("train", "{tmp}/none"), "{tmp}/none: no such file or folder"),
-        (("train", "{tmp}/none.yaml"), "{tmp}/none.yaml: cannot be read (No such file"),
         (("train", "{tmp}/empty.yml"), "{tmp}/empty.yml: names no data set"),
         (("train", "{tmp}", "train.stesp=5"), "did you mean train.steps?"),
         (("train", "{tmp}", "data.source=x"), "data.source is given twice"),
         (("train", "{tmp}", "--plan", "{tmp}/plan.json"), "--plan {tmp}/plan.json: no such file"),
         (("plan", "{tmp}"), "the folder {tmp}/o does not exist"),
         (("phantom", "--shape", "8", "0", "8"), "--shape 8 0 8: must be three sizes"),
-        (("phantom", "--spacing", "1", "nan", "1"), "--spacing 1.0 nan 1.0: must be three positive"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
@@ -155,13 +152,9 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
     assert calls == []
 
 
-def test_version_and_help_as_a_module() -> None:
-    def module(word: str) -> str:
-        return subprocess.run([sys.executable, "-m", "hasten", word], capture_output=True, text=True, check=True).stdout
-
-    assert module("--version") == f"hasten {hasten.__version__}\n"
-    for verb in ("train", "plan", "predict", "report", "phantom"):
-        assert verb in module("--help")
+def test_the_version_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "hasten", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hasten {hasten.__version__}\n"
 
 
 def helps() -> list[list[str]]:

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cli.watch import watch
+from hasten.cli.view import watch
 from tests.observe.monitor.series import series, start, write
 
 app = typer.Typer()

@@ -17,8 +17,6 @@ from hasten.config.schema import SampleConfig
         (["augment.preset=nnunet", "augment.chain=a.py:b"], "augment.chain: takes the place of a preset"),
         (["augment.digest=abc"], "augment.digest: has no effect without augment.chain"),
         (["augment.chain=a.py"], r"augment.chain: must be FILE.py:NAME or .*\(given a.py\)"),
-        (["augment.preset=nnunett"], r"did you mean nnunet\?"),
-        (["augment.overrides={}"], r"did you mean augment.override\?"),
         (["augment.override={GaussianNoise.prob:0.2}"], "write a space after the colon, as YAML asks"),
         (["augment.override={GaussianNoise: 0.2}"], "GaussianNoise: must read Operation.field"),
         (["augment.override={GaussianNoise.prob: .nan}"], "GaussianNoise.prob: must be a finite number"),

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hasten.config.load import dump_run, load_run
+from hasten.config.load import dump_run, load_run, with_absolute_paths
 from hasten.config.schema import (
     DataConfig,
     NetworkConfig,
@@ -19,77 +17,20 @@ from hasten.config.schema import (
     TrainConfig,
 )
 
-NAME = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
-PATCH = st.none() | st.tuples(*[st.integers(1, 512)] * 3)
-SHARE = st.floats(0, 1)
-POSITIVE = st.floats(1e-9, 1e9)
-COUNT = st.none() | st.integers(1, 10**9)
 
-
-def ranges(low: float) -> st.SearchStrategy[tuple[float, float]]:
-    return st.tuples(st.floats(low, 1.0), st.floats(1.0, 9.0))
-
-
-SPLITS = st.builds(
-    SplitConfig,
-    fraction=st.floats(0.01, 0.99),
-    seed=st.integers(0, 2**63 - 1),
-    fold=st.integers(0, 1),
-    num_folds=st.integers(2, 9),
-) | st.builds(
-    SplitConfig, by=st.just("list"), validation=st.lists(NAME, min_size=1, max_size=3, unique=True).map(tuple)
-)
-RUNS = st.builds(
-    RunConfig,
-    data=st.builds(
-        DataConfig,
-        source=st.just("")
-        | NAME.map(lambda name: "/" + name.replace("/", "-")).filter(lambda path: str(Path(path)) == path),
-        spatial_dims=st.sampled_from([None, 3]),
-        split=SPLITS,
-    ),
-    prepare=st.builds(
-        PrepareConfig,
-        orientation=st.sampled_from([None, "RAS", "LPI"]),
-        spacing=st.none() | st.tuples(*[st.floats(1e-9, 1e4)] * 3),
-        intensity=st.sampled_from([None, "zscore", "none"]),
-        window=st.none() | st.tuples(st.floats(-1e6, -1), st.floats(0, 1e6)),
-        num_threads=COUNT,
-    ),
-    sample=st.builds(
-        SampleConfig,
-        patch=PATCH,
-        flip_prob=st.none() | st.tuples(SHARE, SHARE, SHARE),
-        scale_range=ranges(0.1),
-        affine_prob=SHARE,
-        compile=st.none() | st.booleans(),
-    ),
-    network=st.builds(
-        NetworkConfig,
-        channels=st.just((8, 16, 32)),
-        strides=st.none() | st.lists(st.tuples(*[st.integers(1, 4)] * 3), min_size=2, max_size=2).map(tuple),
-    ),
-    train=st.builds(
-        TrainConfig,
-        steps=COUNT,
-        learning_rate=st.none() | POSITIVE,
-        device=st.sampled_from(["auto", "cpu", "cuda:1"]),
-        precision=st.sampled_from([None, "fp32", "bf16"]),
-        max_seconds=st.none() | POSITIVE,
-    ),
-)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("yaml")
-
-
-@given(config=RUNS)
-def test_dump_loads_back_equal(config: RunConfig, folder: Path) -> None:
-    path = folder / "run.yaml"
+def test_dump_loads_back_equal(tmp_path: Path) -> None:
+    config = RunConfig(
+        data=DataConfig(
+            source="/näme: #1", classes={"a b": 255}, split=SplitConfig(by="list", validation=("1e3", "no"))
+        ),
+        prepare=PrepareConfig(orientation=None, spacing=(1e-9, 1.0, 1e4), window=((-1e6, 0.1), None)),
+        sample=SampleConfig(patch=(8, 9, 10), flip_prob=(0.0, 1.0, 1 / 3), compile=False),
+        network=NetworkConfig(name="net.py:Net", args={"width": [1, 2.5, None, "x"]}),
+        train=TrainConfig(steps=10**9, learning_rate=1e-9, device="cuda:1", max_seconds=0.5),
+    )
+    path = tmp_path / "run.yaml"
     path.write_text(dump_run(config), encoding="utf-8")
-    assert load_run(path) == config
+    assert dump_run(load_run(path)) == dump_run(with_absolute_paths(config, lambda key: tmp_path))
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -197,10 +138,7 @@ loss: 3
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("train.lr", "train.learning_rate"), ("lr", "train.learning_rate"), ("train.epochs", "train.steps"),
-        ("max_epochs", "train.steps"), ("batch_size", "sample.batch_size"), ("train.batch_size", "sample.batch_size"),
-        ("data.patch_size", "sample.patch"), ("gpus", "train.device"), ("train.num_workers", "prepare.num_threads"),
-        ("model", "network.name"), ("train.loss", "loss.name"), ("data.fold", "data.split.fold"),
+        ("train.lr", "train.learning_rate"), ("train.epochs", "train.steps"), ("batch_size", "sample.batch_size"),
         ("optimizer", "train.optimizer"), ("learning-rate", "train.learning_rate"), ("train.stpes", "train.steps"),
     ],
 )  # fmt: skip
@@ -232,12 +170,9 @@ def test_files_that_are_not_a_run(tmp_path: Path, text: str, message: str) -> No
         load_run(write(tmp_path, text))
 
 
-@pytest.mark.parametrize("merge", ["*", "<<: "])
-def test_aliases_that_stand_for_a_billion_values(tmp_path: Path, merge: str) -> None:
+def test_aliases_that_stand_for_a_billion_values(tmp_path: Path) -> None:
     rows = ["a0: &a0 {x: 1}"]
-    for number in range(9):
-        many = ", ".join([f"*a{number}"] * 10)
-        rows.append(f"a{number + 1}: &a{number + 1} " + (f"{{<<: [{many}]}}" if merge == "<<: " else f"[{many}]"))
+    rows += [f"a{number + 1}: &a{number + 1} [{', '.join([f'*a{number}'] * 10)}]" for number in range(9)]
     with pytest.raises(ValueError, match="more than 100000 values, aliases written out"):
         load_run(write(tmp_path, "\n".join(rows)))
 
@@ -251,14 +186,3 @@ def test_overrides_may_be_a_dict_of_values() -> None:
     assert (config.train.learning_rate, config.network.channels) == (0.5, (8, 16))
     assert (config.train.budget, config.train.compile) == ("2min", False)
     assert load_run(overrides="train.steps=5").train.steps == 5
-
-
-def test_settings_of_earlier_versions_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("distribute: {average_every: 8, strategy: local_sgd, parts: 2}\ntrain: {validate_async: true}\n")
-    assert load_run(path).distribute.parts == 2
-    assert "run.yaml: train.validate_async=True, distribute.strategy=local_sgd: of an earlier" in caplog.text
-    path.write_text("observe: {trackers: [jsonl, mlflow]}\n")
-    assert load_run(path).observe.trackers == ("mlflow",)
-    with pytest.raises(ValueError, match=r"distribute\.exchange: no such field"):
-        load_run(path, ["distribute.exchange=send"])

@@ -74,14 +74,9 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "message"),
     [
         ("one = 1\ntwo = one / 0\n", "chains.py:2: two = one / 0: raises ZeroDivisionError"),
-        ("def f():\n    return [][1]\n\n\nf()\n", "chains.py:2: return [][1]: raises IndexError"),
-        ("import json\njson.loads('{')\n", "chains.py:2: json.loads('{'): raises JSONDecodeError"),
         ("mine = [\n", "chains.py:1: mine = [: '[' was never closed"),
         ("raise SystemExit(2)\n", "chains.py:1: raise SystemExit(2): raises SystemExit: 2"),
-        ("a = 1\x00\n", "chains.py"),
-        ("from hasten.augment.noise import GaussianNoise\nmine = [GaussianNoise(prob=2)]", "GaussianNoise: prob=2"),
         (GOOD, "chains.py has no name main; did you mean mine?"),
-        ("number = 3\n", "chains.py has no name main; it has number"),
         ("", "chains.py has no name main; it has none"),
     ],
 )

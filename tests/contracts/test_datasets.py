@@ -13,8 +13,7 @@ from monai.data import Dataset as MonaiDataset
 from torch.utils.data import DataLoader
 
 from hasten.cache.dataset import CacheDataset, ChainDataset
-from hasten.monai.lmdb import LMDBDataset
-from hasten.monai.persistent import PersistentDataset
+from hasten.monai.persistent import LMDBDataset, PersistentDataset
 from hasten.monai.smart import SmartCacheDataset
 from tests.cache.items import Counted, assert_items_equal, chain, write_items
 

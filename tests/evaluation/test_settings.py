@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hasten.cache.case_set import read_cases
+from hasten.cache.fingerprint import read_cases
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cli.main import app
 from hasten.config.load import load_run

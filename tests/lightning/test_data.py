@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -12,20 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from monai.transforms import (
-    Compose,
-    EnsureChannelFirstd,
-    LoadImaged,
-    RandFlipd,
-    RandSpatialCropSamplesd,
-    ScaleIntensityd,
-)
 
-import hasten
 from hasten.config.load import load_run
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
-from hasten.lightning.sources import rank_indices
+from hasten.lightning.data import rank_indices
 from hasten.report.read import read_run
 from hasten.training.plan import plan_run
 from hasten.training.prepare_cases import arena_of
@@ -93,8 +83,6 @@ def test_a_batch_and_a_case(data: Path) -> None:
         ({"max_epochs": 2, "limit_train_batches": 2}, 4),
         ({"max_steps": 4}, 4),
         ({"max_steps": 2, "accumulate_grad_batches": 2}, 3),  # the last batch of an epoch makes a step of its own
-        ({"max_epochs": 1, "precision": "bf16-mixed"}, 3),
-        ({"max_epochs": 1, "use_distributed_sampler": False}, 3),
         ({"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}, 6),
         ({"fast_dev_run": True}, 1),
     ],
@@ -124,7 +112,7 @@ def saved(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, l
     return folder, small.seen
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("step", [1, 3])
 def test_gone_on_with_from_any_step(data: Path, sums: list[float], saved: tuple[Path, list[float]], step: int) -> None:
     folder, seen = saved
     assert seen == sums[:6]
@@ -174,8 +162,6 @@ def test_settings_that_lightning_decides(data: Path, settings: list[str], messag
 
 
 def test_other_wrong_use(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="overrides are a list"):
-        HastenDataModule(data, "train.seed=1")
     with pytest.raises(ValueError, match="steps_per_epoch=0"):
         HastenDataModule(data, steps_per_epoch=0)
     with pytest.raises(ValueError, match=r"data\.source"):
@@ -190,37 +176,6 @@ def test_each_rank_has_as_many_cases() -> None:
     assert [rank_indices(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
     assert [rank_indices(1, rank, 3) for rank in range(3)] == [(0,)] * 3
     assert rank_indices(0, 0, 2) == ()
-    for count, size in itertools.product(range(1, 7), range(1, 5)):
-        own = [rank_indices(count, rank, size) for rank in range(size)]
-        assert len({len(each) for each in own}) == 1
-        assert {case for each in own for case in each} == set(range(count))
-
-
-def chain(crop: bool = True) -> Compose:
-    keys = ["image", "label"]
-    fixed = [LoadImaged(keys), EnsureChannelFirstd(keys), ScaleIntensityd("image")]
-    random = [RandSpatialCropSamplesd(keys, (16, 16, 16), num_samples=2, random_size=False), RandFlipd(keys, 0.5, 0)]
-    return Compose([*fixed, *(random if crop else [])])
-
-
-def rows_of(data: Path) -> list[dict[str, str]]:
-    names = sorted(path.name for path in (data / "imagesTr").glob("*.nii.gz"))
-    return [{"image": str(data / "imagesTr" / name), "label": str(data / "labelsTr" / name)} for name in names]
-
-
-def test_ones_own_files_and_transforms(data: Path) -> None:
-    rows = rows_of(data)
-    made = hasten.compile_transforms(chain()).bind(rows[:4], batch_size=2, seed=3)
-    wanted = [
-        float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum())
-        for batch in Feed(made, first=0, last=6)
-    ]
-    module = HastenDataModule.from_monai(rows[:4], chain(), rows[4:6], chain(crop=False), batch_size=2, seed=3)
-    small, runner = Small(), trainer(max_steps=6)
-    runner.fit(small, datamodule=module)
-    assert runner.num_training_batches == 4  # 2 samples of 4 cases, 2 in a batch
-    assert small.seen == wanted
-    assert small.validated == [Path(row["image"]).name.removesuffix(".nii.gz") for row in rows[4:6]]
 
 
 def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:
@@ -250,11 +205,3 @@ def test_two_ranks_share_every_batch(data: Path, sums: list[float], tmp_path: Pa
     assert run.machine is not None
     assert sorted(run.machine.ranks) == [0, 1]
     assert (tmp_path / "run/report.html").is_file()
-
-
-@pytest.mark.slow
-def test_a_batch_that_ranks_cannot_share_is_one_clear_error(data: Path, tmp_path: Path) -> None:
-    done = on_two_ranks(data, tmp_path, "sample.batch_size=3")
-    assert done.returncode != 0
-    assert "sample.batch_size: 3 " in done.stderr
-    assert "2 processes; use 2 or 4" in done.stderr

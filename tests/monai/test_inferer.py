@@ -62,10 +62,6 @@ def test_scores_are_monais_and_labels_their_argmax(drawn: Any) -> None:
     labels = SlidingWindowInferer(**given).labels(inputs, network)
     assert labels.dtype == torch.uint8
     assert torch.equal(labels, actual.argmax(1, keepdim=True).to(torch.uint8))
-    masks = SlidingWindowInferer(**given).masks(inputs, network)
-    sure = actual.abs() > 1e-5  # the weights that a score is divided by may turn the sign of what is nearly 0
-    assert (masks.dtype, masks.shape) == (torch.bool, actual.shape)
-    assert torch.equal(masks[sure], actual[sure] > 0)
 
 
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "replicate", "circular"])
@@ -76,12 +72,11 @@ def test_padding_modes(padding_mode: str, dims: int) -> None:
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_the_result_has_the_inputs_type(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-6), (torch.bfloat16, 5e-2), (torch.float16, 5e-3)])
+def test_the_result_has_the_inputs_type(dtype: torch.dtype, close: float) -> None:
     network = net(3, 3).to(dtype)
     actual, expected = both(images(1, 2, 9, 8, 7, dtype=dtype), network, roi_size=5, overlap=0.5, mode="gaussian")
     assert actual.dtype == expected.dtype == dtype
-    close = {torch.float64: 1e-6, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype]
     torch.testing.assert_close(actual, expected, atol=close, rtol=close)
 
 
@@ -154,9 +149,6 @@ def test_mirroring_windows_is_mirroring_the_network(average: str) -> None:
     ("given", "words"),
     [
         ({"mode": "cosine"}, "mode=cosine: use constant or gaussian"),
-        ({"padding_mode": "edge"}, "padding_mode=edge"),
-        ({"average": "median"}, "average=median"),
-        ({"sw_batch_size": 0}, "sw_batch_size=0"),
         ({"overlap": 1.0}, "overlap=1.0: use values of at least 0 and below 1"),
         ({"overlap": (0.5, 0.5, 0.5)}, "3 values for images with 2 spatial axes"),
         ({"roi_size": (4, 4, 4)}, "roi_size"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.monai.lmdb import LMDBDataset
+from hasten.monai.persistent import LMDBDataset
 
 pytest.importorskip("lmdb")
 

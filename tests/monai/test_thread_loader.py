@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -17,7 +16,7 @@ from hasten.monai.thread_loader import ThreadBuffer, ThreadDataLoader
 class Numbers(Dataset[Any]):
     def __init__(self, count: int = 10, bad: int | None = None) -> None:
         self.data = [f"file{number}.nii" for number in range(count)]
-        self.bad, self.made = bad, 0
+        self.bad = bad
 
     def __len__(self) -> int:
         return len(self.data)
@@ -25,7 +24,6 @@ class Numbers(Dataset[Any]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == self.bad:
             raise KeyError("no such thing")
-        self.made += 1
         return torch.tensor(index)
 
 
@@ -43,27 +41,11 @@ def test_batches_are_those_of_a_data_loader(workers: int, buffer: int) -> None:
     assert loaders() == 0
 
 
-def test_shuffling_follows_torchs_seed() -> None:
-    def order() -> list[int]:
-        torch.manual_seed(3)
-        return [int(batch) for batch in ThreadDataLoader(Numbers(), shuffle=True)]
-
-    assert order() == order() != list(range(10))
-
-
 def test_a_failing_item_keeps_its_type_and_traceback() -> None:
-    seen = []
     with pytest.raises(KeyError, match="no such thing") as failure:
-        seen += list(ThreadDataLoader(Numbers(bad=3)))
+        list(ThreadDataLoader(Numbers(bad=3)))
     output = "".join(traceback.format_exception(failure.value))
     assert "__getitem__" in output
-    assert loaders() == 0
-
-
-def test_breaking_off_ends_the_thread() -> None:
-    for batch in ThreadDataLoader(Numbers(1000), buffer_size=1):
-        if int(batch) == 2:
-            break
     assert loaders() == 0
 
 
@@ -109,13 +91,6 @@ def test_a_buffer_gives_what_its_source_gives_each_time_anew() -> None:
         buffer.stop()
     assert seen == [1]
     assert loaders() == 0
-
-    def failing() -> Iterator[int]:
-        yield 1
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        list(ThreadBuffer(failing()))
 
 
 def test_it_seeds_transforms_and_joins_lists_as_monais() -> None:

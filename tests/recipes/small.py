@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from hasten.recipes.recipe import Recipe, TwinSettings
-from hasten.recipes.twin import twin_of
+from hasten.recipes.load import Recipe, TwinSettings
+from hasten.recipes.run import twin_of
 
 SHAPES = {
     "ct": (8, 16, 16),

@@ -10,7 +10,7 @@ import pytest
 from hasten.config.load import load_run
 from hasten.observe.rundir import METRICS_JSONL, read_jsonl
 from hasten.recipes.load import load_recipe
-from hasten.recipes.twin import write_twin
+from hasten.recipes.run import write_twin
 from hasten.training.run import train
 from tests.recipes.small import small_twin
 

@@ -51,25 +51,16 @@ def test_an_unknown_name_tells_the_nearest() -> None:
     ("old", "new", "message"),
     [
         ("target: 0.8", "target_: 0.8", r"own\.yaml:4: target_: .* did you mean target\?"),
-        ("target: 0.8", "target: 1.8", r"own\.yaml:4: target: .*at most 1 \(given 1\.8\)"),
         ("target: 0.8", "metric: froc", r"own\.yaml:4: metric: .*dice or iou .*segmentation"),
         ("target: 0.8", "data: splen", r"own\.yaml:4: data: .*'splen'; did you mean spleen"),
         ("target: 0.8", "twin: {validation_last: -2}", r"own\.yaml:4: twin\.validation_last: must be 0 or more"),
-        ("target: 0.8", "twin: {make: cats}", r"own\.yaml:4: twin\.make: must be 'ct', .* \(given 'cats'\)"),
-        ("target: 0.8", "twin: {shape: [0, 8, 8]}", r"own\.yaml:4: twin\.shape\[0\]: must be 1 or more"),
-        ("target: 0.8", "reduced: {spacing: [0, 1, 1]}", r"own\.yaml:4: reduced\.spacing\[0\]: must be above 0"),
         ("labels: {0: background, 1: thing}", "labels: {0: background}", r"own\.yaml:3: labels: must name the backgr"),
-        (
-            "name: own",
-            "name_: own",
-            r"2 mistakes\n.*own\.yaml:1: name_: .*\n.*name: .*missing",
-        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         load_recipe(own(tmp_path, **{old: new}))
-    assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in message else 1)
+    assert str(error.value).count("own.yaml:") == 1
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).kind == "segmentation"])

@@ -17,18 +17,11 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_phantoms(tmp_path_factory.mktemp("data") / "twelve", num_cases=12, **TINY)
 
 
-def test_a_recipe_on_data_is_a_run(twelve: Path) -> None:
-    spleen = load_recipe("spleen")
-    config = run_of(spleen, [f"data.source={twelve}", "train.steps=7"])
-    assert config.data.source == str(twelve)
-    assert (config.train.target, config.train.metric, config.train.steps) == (0.94, "dice", 7)
-    assert (config.prepare.spacing, config.prepare.window) == ((2.0, 1.5, 1.5), (-57.0, 164.0))
-    assert (config.sample.patch, config.network.channels) == ((96, 96, 96), (32, 64, 128, 256, 512))
-
-
 def test_the_last_cases_by_name_are_held_out_unless_the_user_splits(twelve: Path) -> None:
     spleen = load_recipe("spleen")
-    split = run_of(spleen, [f"data.source={twelve}"]).data.split
+    config = run_of(spleen, [f"data.source={twelve}", "train.steps=7"])
+    assert (config.data.source, config.train.target, config.train.steps) == (str(twelve), 0.94, 7)
+    split = config.data.split
     assert (split.by, split.validation) == ("list", tuple(f"phantom_{index:03d}" for index in range(3, 12)))
     own = run_of(spleen, [f"data.source={twelve}", "data.split.fraction=0.3"]).data.split
     assert (own.by, own.fraction, own.validation) == (None, 0.3, ())
@@ -65,7 +58,7 @@ def test_labels_outside_the_recipe_s_classes_are_told(tmp_path: Path) -> None:
 
 
 def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:
-    from hasten.distribute.weak_scaling import weakly_scaled
+    from hasten.scaling.study import weakly_scaled
 
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     config = run_of(load_recipe("microscopy"), [f"data.source={out}"])

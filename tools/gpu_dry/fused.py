@@ -121,7 +121,7 @@ def traffic_of(chain: Chain, drawn: Sequence[bool]) -> Traffic:
             draws.stages[place]["use"].fill_(used)  # type: ignore[call-overload]
         before = [each for each in tree_leaves((draws, segment.stored())) if isinstance(each, Tensor)]
         with np.errstate(divide="ignore"), counted(before) as counter:
-            batch = render_fused(segment.stages, segment.stored(), draws, 3, {})
+            batch = render_fused(segment.stages, segment.stored(), draws, 3)
     volumes = sum(size >= batch["label"].nbytes for size in counter.sizes)
     whole = sum(each.nbytes for each in batch.values())
     return Traffic(len(counter.sizes), volumes, sum(counter.sizes) / whole)

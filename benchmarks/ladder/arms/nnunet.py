@@ -44,10 +44,10 @@ from benchmarks.ladder.record import (
     iou_of,
     mean_score,
 )  # fmt: skip
+from benchmarks.ladder.task import PeerSettings
 from hasten.cases.read import read_image
 from hasten.observe.clock import process_start_seconds
 from hasten.prepare.case import prepare_case
-from hasten.recipes.recipe import PeerSettings
 
 _EPOCHS = 20
 """At least so many in the seconds that are given, so that the schedule has steps to descend by."""

@@ -47,16 +47,14 @@ def fused_places(stages: Sequence[Stage]) -> list[int | None]:
     return [] if reading.is_label or reading.mode == "majority" else places
 
 
-def render_fused(
-    stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
-) -> Batch:
+def render_fused(stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int) -> Batch:
     """Like `render`, but with the fused kernels.
 
-    Falls back to `render` for a chain that they can't run, for a batch that another device began, and without Triton.
+    Falls back to `render` for a chain that they can't run, and without Triton.
     """
     places = fused_places(stages)
-    if not places or partial_batch or not triton_runs(draws.key):
-        return render(stages, cases, draws, spatial_dims, partial_batch)
+    if not places or not triton_runs(draws.key):
+        return render(stages, cases, draws, spatial_dims)
     return launch_fused(stages, places, cases, draws, spatial_dims)
 
 

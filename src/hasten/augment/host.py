@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -51,16 +50,12 @@ def render_on_host(
     draws: Draws,
     spatial_dims: int,
     kernels: Kernels = NOTHING_COMPILED,
-    buffers: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Batch:
-    """(B, C, *S) by key, as `render` returns it. buffers: its `partial_batch`, which this writes to.
-
-    Without `buffers`, samples whose case is -1 are not rendered, and their values are undefined.
-    """
+    """(B, C, *S) by key, as `render` returns it."""
     first, grid = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
     assert isinstance(grid, SamplingGrid)
-    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, grid).read(buffers)
+    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, grid).read()
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -79,7 +74,7 @@ def follow_on_host(
         stage, drawn = stages[at], numbers[at]
         run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            batch = _Reader(first + at, stage, kernels, spatial_dims, *samples_as_cases(batch), drawn).read({})
+            batch = _Reader(first + at, stage, kernels, spatial_dims, *samples_as_cases(batch), drawn).read()
         elif run:
             batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
         else:
@@ -154,13 +149,13 @@ class _Reader:
     start: Tensor
     grid: SamplingGrid
 
-    def read(self, buffers: Mapping[str, Tensor]) -> Batch:
-        """(B, C, *S) by key. buffers: of that shape to write into; {} allocates them."""
+    def read(self) -> Batch:
+        """(B, C, *S) by key."""
         batch = {}
         for key, reading in self.warp.readings.items():
             dtype = self.cases[key].values.dtype if reading.is_label else torch.float32
             shape = (self.case.shape[0], self.cases[key].channels, *self.warp.out)
-            batch[key] = buffers[key].view(shape) if buffers else torch.empty(shape, dtype=dtype)
+            batch[key] = torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
             self._group(keys, batch)
         space = self.warp.out[3 - self.spatial_dims :]
@@ -170,13 +165,10 @@ class _Reader:
         cases, case, start, grid = self.cases, self.case, self.start, self.grid
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
         affine, size = grid.maps[keys[0]], case.shape[0]
-        numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
         kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
-            if numbers_of_cases[row] < 0:
-                continue
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
             copied = _copy_of(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
-from hasten.augment.program import HostSource, MixedSource, Program, ResidentSource, Segment, Source
+from hasten.augment.program import HostSource, Program, ResidentSource, Segment, Source
 from hasten.augment.render import render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
-from hasten.cache.arena import Arena, DevicePart, Store
-from hasten.cache.pages import Pages
+from hasten.cache.arena import Arena, Pages, Store
 from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
 from hasten.sample.patch_stages import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
@@ -29,7 +28,6 @@ class CaseSource:
     """The source of batches, and its location."""
 
     store: Store
-    on_device: DevicePart | None = None
     pages: Pages | None = None
     whole_cases: WholeCases | None = None
     """Transforms that give the samples; `store` is then an example of them."""
@@ -38,7 +36,7 @@ class CaseSource:
 def cases_of_arena(arena: Arena, spatial_dims: int) -> CaseSource:
     """The prepared cases of an arena, where they are; nothing is copied."""
     store = replace(arena.store, spatial_dims=spatial_dims)
-    return CaseSource(store=store, on_device=arena.part, pages=arena.pages)
+    return CaseSource(store=store, pages=arena.pages)
 
 
 def make_segment(
@@ -97,18 +95,13 @@ def make_segment(
 
 
 def _source(cases: CaseSource, stages: Sequence[Stage], device: torch.device, *, crops: bool) -> Source:
-    elsewhere = cases.store.device.type != device.type
-    if cases.on_device is None and not elsewhere:
+    if cases.store.device.type == device.type:
         if cases.whole_cases is None:
             return ResidentSource()
         return HostSource(stages=0, whole_cases=cases.whole_cases, prepared_on_host=False)
     # Up to the last one that can only run on the host; a crop is cut out there too.
     per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
-    on_host = max([int(crops), *per_sample])
-    if cases.on_device is not None and on_host == 1:
-        return MixedSource(cases.on_device)
-    # A later stage on the host needs the whole batch there, and whole cases are read by one side.
-    return HostSource(stages=on_host, whole_cases=cases.whole_cases)
+    return HostSource(stages=max([int(crops), *per_sample]), whole_cases=cases.whole_cases)
 
 
 def _order(

@@ -20,8 +20,7 @@ from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kerne
 from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
 from hasten.augment.whole_cases import WholeCases, run_per_sample
-from hasten.cache.arena import DevicePart, Store
-from hasten.cache.pages import Pages
+from hasten.cache.arena import Pages, Store
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import CaseOrder
 from hasten.sample.patch_stages import DealingRounds, PatchStage, cut_by_stage, stage_at
@@ -79,29 +78,6 @@ class ResidentSource:
 
     def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
         return segment.run(range(len(segment.stages)), draws, cases=segment.stored())
-
-
-@dataclass(frozen=True, slots=True)
-class MixedSource:
-    """Some cases lie on the device. Each side reads its own, by the first stage; the device runs the others."""
-
-    part: DevicePart
-    """The cases that the device holds."""
-    host = prepared_on_host = True
-
-    def stages_on_host(self, stages: int) -> int:
-        return 1
-
-    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
-        # -1: the other of host and device reads that sample's case.
-        position = self.part.position[draws.case]
-        here = draws._replace(case=torch.where(position < 0, draws.case, -1))
-        batch = segment.run(range(1), here, cases=segment.stored())
-        return DrawnBatch(draws._replace(case=position), batch, segment.per_case(draws))
-
-    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
-        stored = segment.stored(self.part.store)
-        return segment.run(range(len(segment.stages)), draws, cases=stored, batch=batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +249,9 @@ class Segment:
         for case, low, high in zip(draws.case.tolist(), lows, highs, strict=True):
             self.pages.want(case, low, high)
 
-    def stored(self, store: Store | None = None) -> dict[str, PackedCases]:
-        """The cases that the first stage reads, by key: of this segment's store, or of another."""
-        store = store or self.store
+    def stored(self) -> dict[str, PackedCases]:
+        """The cases that the first stage reads, by key."""
+        store = self.store
         return {
             key: PackedCases(store.values[key], store.shape, store.offset, store.channels[key])
             for key in self.chain.keys
@@ -285,7 +261,7 @@ class Segment:
     def run(
         self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, PackedCases] | None = None
     ) -> Batch:
-        """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
+        """Stages of the chain: the first one reads `cases`, later ones continue with `batch`."""
         result, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
         itemised = self.spans or (ranges_on() and not on_gpu)
         for first, last in self._groups(span, itemised):
@@ -294,9 +270,9 @@ class Segment:
                 if first == 0:
                     here = draws._replace(stages=numbers)
                     if on_gpu:
-                        result = self.renderer(stages, cases, here, dims, result)
+                        result = self.renderer(stages, cases, here, dims)
                     else:
-                        result = render_on_host(stages, cases or {}, here, dims, self.kernels, result)
+                        result = render_on_host(stages, cases or {}, here, dims, self.kernels)
                 elif is_per_sample(stages[0]):
                     result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:

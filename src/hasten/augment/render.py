@@ -14,21 +14,14 @@ from hasten.augment.op import spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
 
-def render(
-    stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
-) -> Batch:
+def render(stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int) -> Batch:
     """(B, C, *S) by key: float32, but labels are in their stored type unless an operation makes other values of them.
 
-    cases: of each key. stages: without PerSample ones; the first is a Warp. partial_batch: output of the first
-    stage on another device for the samples whose case is -1; {} if there are none.
+    cases: of each key. stages: without PerSample ones; the first is a Warp.
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    case = draws.case.clamp(min=0) if partial_batch else draws.case
-    batch = warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims)
-    if partial_batch:
-        here = draws.case >= 0
-        batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
+    batch = warped(first, cases, cast("SamplingGrid", numbers), draws.case, draws.start, spatial_dims)
     return follow(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 

@@ -87,14 +87,13 @@ def get_arena(
     cache: CacheConfig,
     *,
     device: str = "cpu",
-    first: Sequence[str] = (),
-    only: bool = False,
+    own: Sequence[str] | None = None,
     tick: Tick | None = None,
     files: Files | None = None,
 ) -> Arena:
-    """The arena of these cases in the homes that `cache` names; cases missing from the cache are prepared first.
+    """The arena of these cases in the home that `cache` names; cases missing from the cache are prepared first.
 
-    first: ids of the training cases, which are kept in the fastest home as far as they fit. only: as in `open_at_home`.
+    own: as in `open_at_home`.
     files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning. Raises
     ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier entries
     stay as they are.
@@ -105,7 +104,7 @@ def get_arena(
         for _ in range(3):
             try:
                 cases = _complete(query, prepare, cache.max_points, tick)
-                arena = open_at_home(cases, cache, torch.device(device), first, only=only)
+                arena = open_at_home(cases, cache, torch.device(device), own)
             except FileNotFoundError:
                 log.debug("%s: another process took a shard away", query.folder)
             except DamagedEntry as error:

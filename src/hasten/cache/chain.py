@@ -39,7 +39,7 @@ def split_chain(transform: Transform | Sequence[Transform] | None) -> SplitCompo
     """Split before the first transform that may draw random numbers: a random one, or one that MONAI does not know.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
-    cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).
+    cannot know, counts as random unless it has `deterministic = True`.
     """
     from monai.transforms import Compose
     from monai.transforms.traits import RandomizableTrait

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
 from hasten.cache.identity import chain_identity
-from hasten.cache.shared_items import SharedItem, SharedItems
+from hasten.cache.item_bytes import SharedItem, SharedItems
 from hasten.observe.cores import usable_cores
 from hasten.prepare.threads import one_torch_thread
 

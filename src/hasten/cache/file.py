@@ -4,8 +4,8 @@ every checksum. The cases of an arena lie in one shard or in several.
 `arena.json` has a list per property of the cases, not an object per case: 20 000 of those take seconds to open.
 
 What is checked when: sizes, `arena.json` and `points.bin` at every opening; the image and label of every case when they
-are to be kept in memory (the `ram` home) and by `verify_entry`. The `file` home reads nothing ahead, so a byte that
-changes on the disk under it is found by `verify_entry` only.
+are to be kept in memory (the `ram` home). The `file` home reads nothing ahead, so that it does not notice a byte that
+changes on the disk.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from isal import isal_zlib
 
-from hasten.cache.arena import Arena, PointSets, Store
+from hasten.cache.arena import Arena, Pages, PointSets, Store
 from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, map_files
-from hasten.cache.pages import Pages
 from hasten.cases.entries import pause_garbage_collection
 from hasten.prepare.types import Geometry
 
@@ -93,10 +92,6 @@ class Selection(NamedTuple):
     """(N,) int64: place of each case among those of all shards, one shard after another."""
 
 
-def whole_shard(shard: Shard) -> Selection:
-    return Selection((shard,), np.arange(len(shard.ids)))
-
-
 @pause_garbage_collection()
 def read_shard(folder: Path) -> Shard:
     """Read arena.json of a published shard and look at the sizes of its files.
@@ -158,16 +153,6 @@ def open_arena(cases: Selection, *, home: str, verified: Sequence[int] | None = 
     lazy = frozenset(range(len(arena.ids))) - {*verified}
     pages = Pages(arena.store.values, arena.store.channels, lazy, arena.shapes, arena.offsets)
     return replace(arena, pages=pages) if lazy else arena
-
-
-def verify_entry(folder: Path) -> int:
-    """Compare every byte of a shard with its checksum and return the number of cases.
-
-    Needs next to no memory. Raises FileNotFoundError if there is no shard, DamagedEntry naming the file or case.
-    """
-    cases = whole_shard(read_shard(folder))
-    open_arena(cases, home="file", verified=range(len(cases.rows)))
-    return len(cases.rows)
 
 
 def index_of(entries: Sequence[CaseEntry], keys: Sequence[str]) -> dict[str, Any]:

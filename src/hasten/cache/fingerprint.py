@@ -1,4 +1,4 @@
-"""The fingerprint of a data set, cached so that a second run on the same files opens none of them."""
+"""The cases of a source and their fingerprint, cached so that a second run on the same files opens none of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
 from hasten.cache.publish import sweep
 from hasten.cases.entries import Listing, pause_garbage_collection
-from hasten.cases.sources import as_case_set, look_into
-from hasten.cases.types import CaseSet
+from hasten.cases.regions import with_regions
+from hasten.cases.sources import as_case_set, find_listing, look_into, with_classes, with_ignore
+from hasten.cases.split import split_cases
+from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import CacheConfig
+from hasten.config.schema import CacheConfig, RunConfig
 from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
 
 log = logging.getLogger(__name__)
@@ -69,3 +71,25 @@ def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
     except OSError as error:
         log.warning("%s: the fingerprint can't be cached (%s); set cache.dir to a writable folder", cached.path, error)
     return fingerprint
+
+
+def read_case_set(config: RunConfig) -> CaseSet:
+    """The cases that a configuration names. Raises ValueError for anything wrong with the source."""
+    return _cached_case_set(config)[1]
+
+
+def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case, ...]]:
+    """The cases that a configuration names, those that are trained on, and those that are validated on.
+
+    Raises ValueError for anything wrong with the source or the split.
+    """
+    case_set = read_case_set(config)
+    return case_set, *split_cases(case_set, config.data.split)
+
+
+def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
+    remote_dir = cache_dir(config.cache) / "remote"
+    declared = with_classes(find_listing(config.data.source, remote_dir=remote_dir), config.data.classes)
+    listing = with_ignore(declared, config.data.ignore)
+    cached = find_cached_source(listing, config.cache)
+    return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)

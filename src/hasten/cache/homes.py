@@ -1,68 +1,43 @@
-"""Placement of an arena's cases: on the device, in host memory or in the file, in this order as budgets allow."""
+"""Placement of an arena's cases: on the device, in host memory or in the file, the first that has room for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 
-from hasten.cache.arena import Arena, DevicePart
-from hasten.cache.arena_in_memory import copy_cases
+from hasten.cache.arena import Arena, PointSets
 from hasten.cache.file import Selection, open_arena, verify_cases
-from hasten.cache.memory import available_memory
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
-
-
-class Placement(NamedTuple):
-    """Positions of the cases in each home."""
-
-    device: tuple[int, ...]
-    ram: tuple[int, ...]
-    file: tuple[int, ...]
-
-
-def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) -> Placement:
-    """Cases in the given order go to the first home that still has room. sizes: bytes of each case; budgets: bytes."""
-    homes: tuple[list[int], list[int], list[int]] = ([], [], [])
-    room = [device, ram]
-    for case in order:
-        home = next((number for number, free in enumerate(room) if sizes[case] <= free), 2)
-        homes[home].append(case)
-        if home < 2:
-            room[home] -= sizes[case]
-    return Placement(*(tuple(sorted(each)) for each in homes))
+from hasten.observe.cores import available_memory
 
 
 def open_at_home(
-    cases: Selection, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
+    cases: Selection, config: CacheConfig, device: torch.device, own: Sequence[str] | None = None
 ) -> Arena:
-    """Open prepared cases in the home that `config` names. first: ids of the training cases, which fast homes are for.
+    """Open prepared cases in the home that `config` names.
 
-    only: fast homes hold nothing else, as a process does that trains on a part of the cases; where they all lie on the
-    device, the arena holds no other case. Raises ValueError where the device is too small for the requested cases,
-    and the errors of `open_arena`.
+    own: ids of the cases that a process uses which trains on a part of them: memory holds no other. Raises ValueError
+    where the device is too small for the cases, and the errors of `open_arena`.
     """
     home = "ram" if config.home == "device" and device.type == "cpu" else config.home
-    if home == "file" or (home == "ram" and not only):
+    if home == "file":
         return open_arena(cases, home=home)
     arena = open_arena(cases, home="file")
-    order = arena.index(tuple(first))
-    if not only:
-        order = (*order, *sorted(set(range(len(arena.ids))) - set(order)))
+    used = range(len(arena.ids)) if own is None else arena.index(tuple(own))
     if home == "auto":
-        placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
-    else:
-        placement = Placement(*(order if home == name else () for name in Placement._fields))
-    if len(placement.device) == len(order):
-        field = "home=device" if home == "device" else "device"
-        return _copy_to_device(arena, cases, device, field, order if only else range(len(arena.ids)))
-    if len(placement.ram) == len(arena.ids):
-        return open_arena(cases, home="ram")
-    return _open_mixed(cases, placement, device)
+        size = sum(arena.case_bytes[case] for case in used)
+        if size <= _device_budget(config, device):
+            home = "device"
+        else:
+            home = "ram" if size <= _ram_budget(config) else "file"
+    if home == "device":
+        return _copy_to_device(arena, cases, device, used)
+    return open_arena(cases, home="ram", verified=used) if home == "ram" else arena
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
@@ -77,18 +52,7 @@ def _ram_budget(config: CacheConfig) -> int:
     return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
 
 
-def _open_mixed(cases: Selection, placement: Placement, device: torch.device) -> Arena:
-    """Some cases on the device, some in memory; all others in the file."""
-    arena = open_arena(cases, home="ram", verified=sorted({*placement.ram, *placement.device}))
-    if placement.device:
-        arena = replace(arena, part=part_of(arena, placement.device, device))
-    counts = zip(Placement._fields, placement, strict=True)
-    return replace(arena, home=", ".join(f"{len(some)} cases in {name}" for name, some in counts if some))
-
-
-def _copy_to_device(
-    arena: Arena, cases: Selection, device: torch.device, field: str, positions: Sequence[int]
-) -> Arena:
+def _copy_to_device(arena: Arena, cases: Selection, device: torch.device, positions: Sequence[int]) -> Arena:
     """Copy the cases after verifying their checksums. Both go through the page cache and need no further memory."""
     verify_cases(arena, cases, positions)
     voxels = sum(math.prod(arena.shapes[case]) for case in positions)
@@ -98,24 +62,52 @@ def _copy_to_device(
             return arena.to(device, home="device")
         return copy_cases(arena, positions, device)
     except torch.OutOfMemoryError as error:
-        raise _too_large(arena, positions, device, field) from error
+        size = sum(arena.case_bytes[case] for case in positions)
+        raise ValueError(
+            f"cache.home: {size / 2**30:.1f} GiB of prepared cases do not fit in what {device} has free; "
+            "set cache.home=ram, or cache.device to less"
+        ) from error
 
 
-def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> DevicePart:
-    """Copy some cases to the device. Raises ValueError where they do not fit."""
-    try:
-        copied = copy_cases(arena, cases, device)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(arena, cases, device, "device") from error
-    position = torch.full((len(arena.ids),), -1, dtype=torch.int64)
-    position[list(cases)] = torch.arange(len(cases))
-    # Without points: crops are drawn on the host, from those of all cases.
-    return DevicePart(store=replace(copied.store, sets=None), position=position)
-
-
-def _too_large(arena: Arena, cases: Sequence[int], device: torch.device, field: str) -> ValueError:
-    size = sum(arena.case_bytes[case] for case in cases)
-    return ValueError(
-        f"cache.{field}: {size / 2**30:.1f} GiB of prepared cases do not fit in what {device} has free; "
-        "set cache.home=auto, or cache.device to less"
+def copy_cases(arena: Arena, cases: Sequence[int], device: torch.device | str) -> Arena:
+    """Copy cases, by position, to a new arena on `device`. Raises torch.OutOfMemoryError."""
+    store, sets = arena.store, arena.store.sets
+    assert sets is not None
+    chosen = torch.tensor(list(cases), dtype=torch.int64)
+    shape, counts = store.shape[chosen], sets.num[chosen]
+    voxels = shape.prod(1)
+    offset = voxels.cumsum(0) - voxels
+    first = (counts.flatten().cumsum(0) - counts.flatten()).view_as(counts)
+    values = {
+        key: torch.empty(int(voxels.sum()) * store.channels[key], dtype=value.dtype, device=device)
+        for key, value in store.values.items()
+    }
+    points = torch.empty(int(counts.sum()), dtype=torch.int32, device=device)
+    starts = [0, *accumulate(counts.sum(1).tolist())]
+    # In an arena on disk the points of the cases are in any order.
+    sources = sets.first[:, 0].tolist() if arena.num_classes > 1 else [0] * len(arena.ids)
+    for number, (case, start) in enumerate(zip(cases, offset.tolist(), strict=True)):
+        for key, whole in (("image", arena.image(case)), ("label", arena.label(case))):
+            begin = start * store.channels[key]
+            values[key][begin : begin + whole.numel()].copy_(whole.reshape(-1))
+        length = starts[number + 1] - starts[number]
+        points[starts[number] : starts[number + 1]].copy_(sets.points[sources[case] : sources[case] + length])
+    copied = replace(
+        store,
+        values=values,
+        offset=offset.to(device),
+        shape=shape.to(device),
+        ids=tuple(arena.ids[case] for case in cases),
+        sets=PointSets(points, first.to(device), counts.to(device)),
+        per_case={key: value[chosen].to(device) for key, value in store.per_case.items()},
+    )
+    return replace(
+        arena,
+        store=copied,
+        shapes=tuple(arena.shapes[case] for case in cases),
+        offsets=tuple(offset.tolist()),
+        geometry=tuple(arena.geometry[case] for case in cases) if arena.geometry else (),
+        num_voxels=tuple(arena.num_voxels[case] for case in cases) if arena.num_voxels else (),
+        home="ram" if torch.device(device).type == "cpu" else "device",
+        pages=None,
     )

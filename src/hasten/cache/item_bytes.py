@@ -1,4 +1,4 @@
-"""A data set's item (arrays, tensors, metadata, nested) as bytes and back, without pickle.
+"""A data set's item (arrays, tensors, metadata, nested) as bytes and back, without pickle, also in shared memory.
 
 A record is a head and blocks: magic, length and CRC-32 of JSON, the JSON, then the bytes of each array at a multiple of
 64. The JSON is the item's tree; what JSON has no value for is an object with its kind and parts, of an array the place,
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import enum
 import json
+import mmap
 import os
 import struct
+import tempfile
+import threading
 from collections.abc import Mapping
 from functools import partial
+from multiprocessing.reduction import DupFd
 from pathlib import PurePath
 from typing import Any
 
@@ -169,3 +173,61 @@ def read_record(handle: int, size: int, start: int = 0) -> Any:
     while done < size and (count := os.preadv(handle, [data[done:]], start + done)):
         done += count
     return data[:done]
+
+
+class SharedItems:
+    """A nameless file in memory that holds records one after another.
+
+    Worker processes, forked or spawned, read the same memory, so there is one copy however many they are. It is freed
+    when no process and no item refers to it.
+    """
+
+    def __init__(self) -> None:
+        self.handle = _nameless()
+        self.end = 0
+        self.lock = threading.Lock()
+
+    def put(self, item: Any) -> SharedItem:
+        """Store an item. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
+        pieces = encode(item)
+        size = sum(memoryview(piece).nbytes for piece in pieces)
+        with self.lock:
+            start = self.end
+            self.end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            os.ftruncate(self.handle, self.end)
+        place = start
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest.nbytes:
+                written = os.pwrite(self.handle, rest, place)
+                rest, place = rest[written:], place + written
+        return SharedItem(self, start, size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handle": DupFd(self.handle), "end": self.end}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
+
+    def __del__(self) -> None:
+        handle, self.handle = getattr(self, "handle", -1), -1
+        if handle >= 0:
+            os.close(handle)
+
+
+class SharedItem:
+    """The place of an item in a store."""
+
+    def __init__(self, store: SharedItems, start: int, size: int) -> None:
+        self.store, self.start, self.size = store, start, size
+
+    def item(self) -> Any:
+        """The item, which may be changed: no other process or later access sees the changes."""
+        return decode(read_record(self.store.handle, self.size, self.start), verify=False)
+
+
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hasten-cache")
+    with tempfile.TemporaryFile() as file:  # no Linux
+        return os.dup(file.fileno())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import platform
 import re
 import shutil
 import time
@@ -17,16 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
-import psutil
-
-from hasten.files import pid_namespace, sync_folder, try_lock
+from hasten.files import sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
-_ABANDONED_SECONDS = 7 * 24 * 3600.0
-"""Age at which a leftover of another machine or container, whose processes are not visible here, is removed."""
+_ABANDONED_SECONDS = 24 * 3600.0
 _LOOK_S = 0.1
-_OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
+_OWN_NAME = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{8}")
 """The names that `temporary_for` returns."""
 
 
@@ -112,26 +108,17 @@ def as_value_error(folder: Path) -> Iterator[None]:
 
 def temporary_for(path: Path) -> Path:
     """A name next to `path` that is unique to this process and that `sweep` recognises."""
-    return path.with_name(f".{path.name}.{_place()}.{os.getpid()}.{token_hex(4)}")
-
-
-def _place() -> str:
-    """Identifies the PID namespace: this machine and, in a container, its own numbering."""
-    host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in platform.node())
-    return f"{host}-{pid_namespace()}"
+    return path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}")
 
 
 def sweep(parent: Path) -> None:
-    """Remove leftovers of killed processes."""
-    place = _place()
+    """Remove leftovers of killed processes: what has not been written to for a day."""
     for leftover in parent.glob(".*"):
-        match = _OWN_NAME.fullmatch(leftover.name)
-        if not match:
+        if not _OWN_NAME.fullmatch(leftover.name) or not _is_abandoned(leftover):
             continue
-        abandoned = not psutil.pid_exists(int(match["pid"])) if match["place"] == place else _is_abandoned(leftover)
-        if abandoned and leftover.is_dir():
+        if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
-        elif abandoned:
+        else:
             leftover.unlink(missing_ok=True)
 
 

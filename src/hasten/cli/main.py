@@ -20,15 +20,13 @@ from hasten.cli.predict import predict
 from hasten.cli.profile import profile
 from hasten.cli.ranks import leave, text_for_rank
 from hasten.cli.recipe import app as recipe
-from hasten.cli.report import report
 from hasten.cli.scale import app as scale
 from hasten.cli.settings import settings
 from hasten.cli.slurm import app as slurm
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
-from hasten.cli.view import view
-from hasten.cli.watch import watch
+from hasten.cli.view import report, view, watch
 from hasten.cli.weights import app as weights
 from hasten.config.words import field_called
 

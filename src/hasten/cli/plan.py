@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +13,6 @@ import typer
 from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import columns, echo
 from hasten.observe.progress import wrapped
-
-_VALUE = 32
-"""Maximum characters of a value that has its reason in the same row."""
-_NARROW = 100
-"""Columns below which a reason has lines of its own, under its setting and value."""
 
 
 def plan(
@@ -55,23 +49,16 @@ def plan(
 
 
 def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each decision: setting, value, reason. A long value takes a line of its own."""
-    width = columns()
-    rows = [(name, json.dumps(each["value"]), str(each["reason"])) for name, each in decisions.items()]
-    first = max(len(name) for name, _, _ in rows)
-    second = max((len(value) for _, value, _ in rows if len(value) <= _VALUE), default=len("value"))
-    if width < _NARROW:
-        indent = " " * 4
-        return "\n".join(
-            f"{name}  {value}\n{textwrap.fill(reason, width - 1, initial_indent=indent, subsequent_indent=indent)}"
-            for name, value, reason in rows
-        )
-    lines = [f"{'setting':{first}}  {'value':{second}}  why"]
-    for name, value, reason in rows:
-        start = f"{name:{first}}  {value:{second}}"
-        if len(value) > second:
-            lines.append(start)
-            start = " " * (first + 2 + second)
-        indent = " " * (first + second + 4)
-        lines.append(textwrap.fill(reason, width, initial_indent=f"{start}  ", subsequent_indent=indent))
-    return "\n".join(lines)
+    """A row for each decision: setting, value, reason."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("setting", "value", "why", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    table.columns[0].no_wrap = True
+    for name, each in decisions.items():
+        table.add_row(name, Text(json.dumps(each["value"])), Text(str(each["reason"])))
+    console = Console(width=columns(), color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hasten.cli.terminal import Verbs, echo
+
+if TYPE_CHECKING:
+    from hasten.recipes.load import Recipe
+
+_METRICS = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
 
 app = typer.Typer(
     cls=Verbs, help="Published tasks with their settings: SOURCE of any other command.", no_args_is_help=True
@@ -20,18 +26,19 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe (`hasten rec
 @app.command("list")
 def list_() -> None:
     """List the recipes."""
-    from hasten.recipes.describe import table
+    from hasten.recipes.load import load_recipe, recipe_names
 
-    echo(table())
+    for recipe in map(load_recipe, recipe_names()):
+        target = "" if recipe.target is None else f"{_METRICS[recipe.metric]} {recipe.target:g}"
+        echo(f"{recipe.name:12}  {target:9}  {recipe.title}")
 
 
 @app.command()
 def show(name: Name) -> None:
     """Say what a recipe is: its data, target and settings, and where each number is from."""
-    from hasten.recipes.describe import described
     from hasten.recipes.load import load_recipe
 
-    echo(described(load_recipe(name), name))
+    echo("\n".join(_lines(load_recipe(name), name)))
 
 
 @app.command()
@@ -72,10 +79,34 @@ def phantom(
     """Write phantoms that stand in for a recipe's data, and a YAML to train on them."""
     from hasten.observe.cores import usable_cores
     from hasten.recipes.load import load_recipe
-    from hasten.recipes.twin import twin_of, write_twin
+    from hasten.recipes.run import twin_of, write_twin
 
     recipe = load_recipe(name)
     spec = twin_of(recipe, reduced=reduced, cases=cases)
     yaml_path = write_twin(recipe, spec, to, num_threads=threads or usable_cores())
     echo(f"{spec.cases} case{'' if spec.cases == 1 else 's'} in {to}")
     echo(f"train      hasten train {shlex.quote(str(yaml_path))} --out FOLDER")
+
+
+def _lines(recipe: Recipe, name: str) -> Iterator[str]:
+    """A recipe in full: its data with their licence, the commands for it, and its file."""
+    from hasten.cases.public import data_home, described, public_set
+    from hasten.recipes.load import recipe_path
+
+    yield f"recipe     {recipe.name}: {recipe.title}"
+    if recipe.data:
+        public = public_set(recipe.data)
+        folder = data_home() / public.folder
+        yield f"data       {described(public)}"
+        yield f"           {folder} ({'there' if folder.is_dir() else f'not there; `hasten recipe data {name}`'})"
+        yield f"cite       {public.citation}"
+    else:
+        yield "data       none that is public; phantoms, or yours with data.source=FOLDER"
+    yield f"train      hasten train {name} --out FOLDER"
+    for option, twin in (("", recipe.twin), (" --reduced", recipe.reduced)):
+        if twin is not None:
+            yield f"phantoms   hasten recipe phantom {name}{option} --to DIR ({twin.cases} {twin.make})"
+    path = recipe_path(name)
+    yield f"settings   {path}"
+    yield ""
+    yield path.read_text(encoding="utf-8").rstrip()

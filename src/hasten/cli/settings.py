@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.terminal import echo
+from hasten.observe.progress import wrapped
 
 
 def settings(
@@ -32,19 +32,9 @@ def settings(
         each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()
     ]
     if not found:
-        near = difflib.get_close_matches(wanted, every, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`hasten settings` lists all"
-        raise ValueError(f"{pattern}: is in no setting's name or description; {hint}")
+        raise ValueError(f"{pattern}: is in no setting's name or description; `hasten settings` lists all")
     width, lines = shutil.get_terminal_size().columns, list[str]()
     for each in found:
-        lines.append(each.name)
-        for text in (f"{each.values}; default {each.default}", each.meaning):
-            lines += textwrap.wrap(
-                text.replace("`", ""),
-                width,
-                initial_indent="    ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        text = f"{each.values}; default {each.default}\n{each.meaning}".replace("`", "")
+        lines += [each.name, textwrap.indent(wrapped(text, width - 4), "    ")]
     echo("\n".join(lines))

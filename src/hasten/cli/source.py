@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +85,7 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
     if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
-        raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
+        raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe")
     return load_source(source if is_url(source) else str(path), overrides)
 
 
@@ -127,13 +126,6 @@ def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> Run
         )
     data: Any = dataclasses.replace(config.data, source=named)
     return dataclasses.replace(config, data=data)
-
-
-def _nearest(source: str) -> str:
-    from hasten.recipes.load import recipe_names
-
-    near = difflib.get_close_matches(source, recipe_names(), n=1)
-    return f" (did you mean the recipe {near[0]}?)" if near else ""
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:

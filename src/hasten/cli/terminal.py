@@ -17,8 +17,6 @@ from hasten.config.size import parse_seconds
 from hasten.files import printable
 from hasten.observe.progress import PLAIN_EVERY, terminal_width, wrapped
 
-_LONGEST_NAME = 300
-
 
 class Verbs(TyperGroup):
     """A group of commands whose help has the whole first paragraph of each, where click would cut it off."""
@@ -49,24 +47,15 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
-def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
-    """Shows the first and the last of many cases, others now and then, and how long the rest takes at their pace.
-
-    The first case tells no pace, as it includes the start of the program.
-    """
-    began, due, first = 0.0, -math.inf, 0
+def counted() -> Callable[[int, int, str], None]:
+    """Shows the first and the last of many cases, and others now and then."""
+    due = -math.inf
 
     def show(done: int, total: int, name: str) -> None:
-        nonlocal began, due, first
-        now = clock()
-        if not first:
-            began, first = now, done
-        if now < due and done < total:
-            return
-        due = now + PLAIN_EVERY
-        seconds = (now - began) / max(1, done - first) * (total - done)
-        remaining = f"  about {max(1, round(seconds))} s left" if first < done < total else ""
-        echo(f"{done}/{total}  {name}{remaining}", err=True)
+        nonlocal due
+        if time.monotonic() >= due or done == total:
+            due = time.monotonic() + PLAIN_EVERY
+            echo(f"{done}/{total}  {name}", err=True)
 
     return show
 
@@ -105,9 +94,7 @@ def mistake_text(error: BaseException) -> str | None:
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
-        name = str(error.filename)
-        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}...{name[-20:]}"
-        return f"{short}: {error.strerror}; check the path and its disk, or name another"
+        return f"{str(error.filename)[:300]}: {error.strerror}; check the path and its disk, or name another"
     shortage = sys.modules.get("hasten.runtime.out_of_memory")
     if isinstance(error, MemoryError) or (shortage is not None and shortage.out_of_memory(error)):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from hasten.config.patterns import as_lists
 from hasten.config.schema import Intensity, PrepareConfig, Range
 
 Windows = tuple[Range | None, ...]
@@ -62,18 +63,11 @@ def window_mistakes(prepare: PrepareConfig) -> Iterator[str]:
     if listed is None or prepare.intensity is None:
         return
     kinds = kinds_of(prepare, len(listed))
-    if len(kinds) != len(listed):
+    if [kind == "window" for kind in kinds] != [window is not None for window in listed]:
         yield (
-            f"prepare.window: has {len(listed)} values, but prepare.intensity {len(kinds)}; "
-            "give one for each channel, null where it is not windowed"
+            f"prepare.window: {as_lists(listed)} does not fit prepare.intensity={as_lists(kinds)}; give [low, high] "
+            "for each channel that is windowed, and null for the others"
         )
-        return
-    for channel, (kind, window) in enumerate(zip(kinds, listed, strict=True)):
-        if (kind == "window") != (window is not None):
-            yield (
-                f"prepare.window: is {list(window) if window else None} for channel {channel}, and its "
-                f"prepare.intensity is {kind}; give [low, high] for channels that are windowed, and null for the others"
-            )
 
 
 def length_mistakes(prepare: PrepareConfig, num_channels: int, names: Sequence[str] = ()) -> Iterator[str]:

@@ -9,7 +9,6 @@ import logging
 import reprlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -22,10 +21,11 @@ from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
 from hasten.config.validate import checked_as, dotted, prefixes, sections, value_at
-from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
+from hasten.config.yaml_file import Document, Key, load_yaml, read_document, yaml_problem
 from hasten.files import expanded
 
 log = logging.getLogger(__name__)
+
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10
 """Mistakes in one error."""
@@ -103,12 +103,33 @@ def load_as(
     check: messages about values out of range, each beginning with its dotted path. tree: settings in place of a file.
     """
     path = Path(path) if path is not None else None
-    gathered = gather(root, path, overrides, tree)
-    config, mistakes = checked_as(root, gathered.tree)
-    mistakes = mistakes or located(check(config))
-    refuse(gathered.mistakes, mistakes, gathered.origins, path)
+    document = read_document(path) if path is not None else Document(copy.deepcopy(dict(tree or {})), {}, ())
+    settings, name = document.tree, str(path) if path is not None else ""
+    origins = {key: f"{name}:{line}" for key, line in document.lines.items()}
+    problems = [f"{name}:{line}: {message}" for line, message in document.mistakes]
+    _drop_empty_sections(root, settings)
+    patch = value_at(settings, ("sample", "patch"))
+    overridden: set[Key] = set()
+    for text in overrides:
+        problem = _apply_override(text, settings, origins, overridden)
+        if problem:
+            problems.append(f"override '{_short(text)}': {problem}")
+    followed = patch is not None and value_at(settings, ("infer", "patch")) == patch
+    if followed and value_at(settings, ("sample", "patch")) != patch and ("infer", "patch") not in overridden:
+        settings["infer"]["patch"] = None  # of a run that has been planned: the window follows the training patch
+    config, mistakes = checked_as(root, settings)
+    if not mistakes:
+        mistakes = [(tuple(message.partition(":")[0].split(".")), message) for message in check(config)]
+    problems += [f"{_place(at, origins, name)}{message}" for at, message in mistakes]
+    if len(problems) == 1:
+        raise ValueError(problems[0])
+    if problems:
+        rest = [f"and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []
+        listed = "\n".join(f"  {problem}" for problem in [*problems[:_MAX_LISTED], *rest])
+        of = name or "the run's settings"
+        raise ValueError(f"{of}: {len(problems)} mistakes\n{listed}")
     folder = path.parent if path is not None else Path()
-    return with_absolute_paths(config, lambda key: Path() if key in gathered.overridden else folder)
+    return with_absolute_paths(config, lambda key: Path() if key in overridden else folder)
 
 
 def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: Path()) -> _T:
@@ -124,68 +145,17 @@ def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: 
     return config
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gathered:
-    """Settings of a file and its overrides, not validated yet."""
-
-    tree: dict[Any, Any]
-    origins: dict[Key, str]
-    """Line or override of each setting, in the order of the file, then of the overrides."""
-    mistakes: list[str]
-    """Mistakes in the file's form and in overrides."""
-    overridden: set[Key]
-
-
-def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mapping[str, Any] | None = None) -> Gathered:
-    """The settings of a YAML file, or of `tree`, with overrides on top, for the dataclass `root`."""
-    settings: dict[Any, Any] = copy.deepcopy(dict(tree or {}))
-    origins: dict[Key, str] = {}
-    mistakes: list[str] = []
-    if path is not None:
-        document = read_document(path)
-        settings = _without_former(document.tree, str(path))
-        in_order = sorted(document.lines.items(), key=lambda item: item[1])
-        origins = {key: f"{path}:{line}" for key, line in in_order}
-        mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    _drop_empty_sections(root, settings)
-    overridden: set[Key] = set()
-    patch = value_at(settings, ("sample", "patch"))
-    for text in overrides:
-        problem = _apply_override(text, settings, origins, overridden)
-        if problem:
-            mistakes.append(f"override '{_short(text)}': {problem}")
-    followed = patch is not None and value_at(settings, ("infer", "patch")) == patch != value_at(
-        settings, ("sample", "patch")
-    )
-    if followed and ("infer", "patch") not in overridden:
-        settings["infer"]["patch"] = None  # of a run that has been planned: the window follows the training patch
-    return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
-
-
-def located(messages: Sequence[str]) -> list[tuple[Key, str]]:
-    """Messages that begin with their dotted path, with that path."""
-    return [(tuple(message.partition(":")[0].split(".")), message) for message in messages]
-
-
-def refuse(mistakes: Sequence[str], at_keys: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
-    """Raise one ValueError with all mistakes, if any: finished messages first, then `at_keys`, ordered by place."""
-    order = list(origins)  # in the order of the file, then of the overrides
-    in_order = sorted(
-        at_keys, key=lambda item: next((order.index(at) for at in prefixes(item[0]) if at in origins), len(order))
-    )
-    lines = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
-    if len(lines) == 1:
-        raise ValueError(lines[0])
-    if lines:
-        name = str(path) if path is not None else "the run's settings"
-        rest = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
-        text = "\n".join(f"  {mistake}" for mistake in [*lines[:_MAX_LISTED], *rest])
-        raise ValueError(f"{name}: {len(lines)} mistakes\n{text}")
-
-
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
-    """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
-    config, found = checked_as(RunConfig, _without_former(tree, where))
+    """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`.
+
+    Fields that this version has not are left out, after a warning, so that models of another version stay of use.
+    """
+    known = {str(at[0]): types for at, types in sections(RunConfig) if len(at) == 1}
+    kept = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items()}
+    gone = [(name, key) for name in known for key in kept.get(name) or () if key not in known[name]]
+    for name, key in gone:
+        log.warning("%s: %s.%s=%s: a setting of another version, left out", where, name, key, kept[name].pop(key))
+    config, found = checked_as(RunConfig, kept)
     mistakes = [f"{dotted(at)}: {message}" if at else message for at, message in found] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
@@ -251,60 +221,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER_FIELDS = {
-    ("cache", "shard_dirs"): [],
-    ("detect", "rates"): [0.25, 0.5, 1.0, 2.0, 4.0, 8.0],
-    ("distribute", "average_every"): 8,
-    ("distribute", "exchange"): "file",
-    ("distribute", "overlap"): True,
-    ("distribute", "static_graph"): False,
-    ("distribute", "sync_loss"): True,
-    ("infer", "flip_below"): 1.0,
-    ("infer", "size_spread"): 0.0,
-    ("infer", "sums"): "fp32",
-    ("infer", "sums_on_host"): False,
-    ("infer", "whole_up_to"): 1.0,
-    ("observe", "project"): "hasten",
-    ("sample", "brightness_range"): [0.75, 1.25],
-    ("sample", "contrast_range"): [0.75, 1.25],
-    ("sample", "gamma_range"): [0.7, 1.5],
-    ("sample", "noise_std"): [0.0, 0.1],
-    ("sample", "shear"): 0.0,
-    ("sample", "stage_voxels"): True,
-    ("tiles", "home"): "auto",
-    ("tiles", "ram"): "auto",
-    ("train", "compile_blocks"): False,
-    ("train", "fp32_layers"): [],
-    ("train", "keep_checkpoints"): 1,
-    ("train", "lookahead"): 0,
-    ("train", "poly_power"): 0.9,
-    ("train", "validate_async"): False,
-}
-"""Fields of earlier versions, and their defaults: run directories hold every field."""
-_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd"}
-"""Fields that stay, and a value of earlier versions."""
-
-
-def _without_former(tree: Mapping[Any, Any], where: str) -> dict[Any, Any]:
-    """The settings of a file without those of earlier versions, so that old runs stay of use; a log line names them."""
-    kept = {section: dict(fields) if isinstance(fields, dict) else fields for section, fields in tree.items()}
-    gone: list[str] = []
-    trackers = kept.get("observe", {}).get("trackers") if isinstance(kept.get("observe"), dict) else None
-    if isinstance(trackers, list) and "jsonl" in trackers:
-        kept["observe"]["trackers"] = [name for name in trackers if name != "jsonl"]
-        gone.append("observe.trackers=[jsonl]")
-    for (section, name), value in (*_FORMER_FIELDS.items(), *_FORMER_CHOICES.items()):
-        fields, is_field = kept.get(section), (section, name) in _FORMER_FIELDS
-        if isinstance(fields, dict) and name in fields and (is_field or fields[name] == value):
-            given = fields.pop(name)
-            if not is_field or given != value:
-                gone.append(f"{section}.{name}={given}")
-    if gone:
-        log.warning("%s: %s: of an earlier version; left out, as if never set", where, ", ".join(gone))
-    return kept
-
-
-def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:
+def _place(at: Key, origins: dict[Key, str], name: str) -> str:
     """The place where the longest known part of a path was written, as "place: ", or ""."""
-    origin = next((origins[key] for key in prefixes(at) if key in origins), str(path) if path is not None else "")
+    origin = next((origins[key] for key in prefixes(at) if key in origins), name)
     return f"{origin}: " if origin else ""

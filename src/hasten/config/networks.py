@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import get_args
 
 from hasten.config.patterns import as_lists
@@ -106,42 +107,29 @@ def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
         return f"network.strides: {as_lists(strides)} halve the depth of 2-D images; use {flat}"
-    mistakes = (
-        *setting_mistakes(network),
-        *_per_level(network, len(channels)),
-        *_levels(network, len(strides)),
-        *_halving(network, channels, strides, spatial_dims),
+    mistakes = chain(
+        setting_mistakes(network), _levels(network, len(channels)), _halving(network, channels, strides, spatial_dims)
     )
-    return next(iter(mistakes), None)
+    return next(mistakes, None)
 
 
-def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
+def _levels(network: PlannedNetwork, levels: int) -> Iterator[str]:
+    built_in, heads = NETWORKS[network.name], network.deep_supervision
     for name in ("blocks", "kernel_size"):
         value = getattr(network, name)
         if value is not None and len(value) != levels:
-            yield (
-                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {as_lists(value)}); "
-                f"give {levels}, the finest level's first"
-            )
-
-
-def _levels(network: PlannedNetwork, strides: int) -> Iterator[str]:
-    built_in = NETWORKS[network.name]
-    fewest, heads = built_in.fewest_strides, network.deep_supervision
-    if strides < fewest:
+            yield f"network.{name}: {as_lists(value)} for {levels} levels; give {levels}, the finest level's first"
+    if levels <= built_in.fewest_strides:
+        yield f"network.channels: {levels} levels; {network.name} has {built_in.fewest_strides + 1} or more"
+    if built_in.every_output and heads not in (0, levels - 1):
         yield (
-            f"network.strides: {strides} for network.name={network.name}, which has {fewest + 1} levels or more; "
-            f"give {fewest} strides and {fewest + 1} channels, or use network.name=unet"
+            f"network.deep_supervision: {heads}; {network.name} has a coarser output behind each stride: use "
+            f"{levels - 1}, or 0 for none"
         )
-    if built_in.every_output and heads not in (0, strides):
+    elif not built_in.every_output and 1 < levels <= heads + 1:
         yield (
-            f"network.deep_supervision: {heads} for {strides} network.strides; {network.name} has a coarser output "
-            f"behind each of them: use {strides}, or 0 for none"
-        )
-    elif not built_in.every_output and 0 < strides <= heads:
-        yield (
-            f"network.deep_supervision: {heads} for {strides} network.strides; there is an output at each level but "
-            f"the coarsest: use {strides - 1} or less"
+            f"network.deep_supervision: {heads}; there is an output at each level but the coarsest: use {levels - 2} "
+            "or less"
         )
 
 
@@ -157,11 +145,10 @@ def _halving(
     default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
     if channels != default or any(list(stride) != step for stride in strides):
-        rule = f"has {len(default)} levels" if built_in.factors else "doubles its channels at each level"
         yield (
-            f"network.channels: {as_lists(channels)} with network.strides {as_lists(strides)}; {network.name} {rule} "
-            f"and halves every side: use {as_lists(default)} with strides {[step] * (len(default) - 1)}, or "
-            "network.name=unet"
+            f"network.channels: {as_lists(channels)} with network.strides {as_lists(strides)}; {network.name} has "
+            f"fixed channels and halves every side: use {as_lists(default)} with "
+            f"strides {[step] * (len(default) - 1)}, or network.name=unet"
         )
 
 

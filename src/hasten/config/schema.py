@@ -110,7 +110,7 @@ class CacheConfig:
     dir: str | None = None
     """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
     home: Literal["auto", "file", "ram", "device"] = "auto"
-    """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
+    """Where batches are read from; `auto` takes the device where all cases fit, else host memory, else the file."""
     device: Amount = "auto"
     """Memory of the GPU for prepared cases with home `auto`, such as 8GiB; `auto` takes half of what is free."""
     ram: Amount = "auto"
@@ -211,7 +211,6 @@ class NetworkConfig:
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 
 
-FusedKernels = Literal[False, "norms", True]
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
 
 
@@ -275,15 +274,11 @@ class TrainConfig:
     """Patterns of parameter names (such as encoder.*) that are not trained; batch norms there keep their statistics."""
     lr_scale: dict[str, Positive] = field(default_factory=dict)
     """Factors of the learning rate, {pattern of parameter names: factor}; the first pattern that fits counts."""
-    head_steps: Natural = 0
-    """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
-    head: tuple[str, ...] | None = None
-    """Patterns of what `head_steps` trains alone; None: what network.weights left as drawn, or else the last layer."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
-    fused_kernels: FusedKernels | None = None
+    fused_kernels: bool | None = None
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
-    most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
+    most 4 channels; None takes them where they work."""
     compile: bool | None = None
     """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None
@@ -317,7 +312,7 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: Count | None = None
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
-    flip_axes: tuple[int, ...] = ()
+    flip_axes: tuple[Annotated[int, Interval(ge=0, le=2)], ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
 
 

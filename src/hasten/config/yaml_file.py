@@ -91,8 +91,10 @@ def read_document(path: Path) -> Document:
     try:
         root, tree = parse_yaml(text)
     except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
         raise ValueError(
-            f"{path}{_position(error)}: not valid YAML: {yaml_problem(error)}; "
+            f"{path}{line}: not valid YAML: {yaml_problem(error)}; "
             "correct it near there, with spaces as indents and text that has special characters in quotes"
         ) from None
     if root is None:
@@ -125,11 +127,6 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
                 lines[(*at, index)] = item.start_mark.line + 1
                 todo.append(((*at, index), item))
     return lines, mistakes
-
-
-def _position(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f":{mark.line + 1}" if mark is not None else ""
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

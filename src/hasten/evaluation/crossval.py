@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.cache.case_set import read_cases
+from hasten.cache.fingerprint import read_cases
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.load import load_run
 from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hasten.cache.memory import available_memory
 from hasten.cases.labels import IGNORED, read_label_values, to_class_index
 from hasten.cases.types import Case
 from hasten.nets.losses.regions import Members, region_masks
 from hasten.nets.over_ranks import several_ranks
+from hasten.observe.cores import available_memory
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry
 

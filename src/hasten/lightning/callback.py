@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from hasten.config.load import dump_run
 from hasten.lightning.data import HastenDataModule, lightning_package
-from hasten.lightning.folder import RunFolder
 from hasten.observe.clock import Clock, Spent, process_start_seconds
+from hasten.observe.env import environment
 from hasten.observe.monitor import Monitor
+from hasten.observe.rundir import (
+    ENV_JSON,
+    METRICS_JSONL,
+    REPORT_HTML,
+    RUN_YAML,
+    SUMMARY_JSON,
+    append_jsonl,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
+from hasten.report.page import write_report
+from hasten.training.plan import RunPlan, with_train
 from hasten.training.records import TrainLog
 
 log = logging.getLogger(__name__)
@@ -123,8 +139,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         if trainer.is_global_zero:
             # Only now is it known whether the Trainer resumes from a checkpoint.
             self._folder.make(resumed=self._step > 0)
-            source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
-            self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
+            planned = trainer.datamodule.planned if isinstance(trainer.datamodule, HastenDataModule) else None
+            self._folder.begin(planned, steps=trainer.estimated_stepping_batches, done=self._step)
             self._lines = TrainLog(self._folder.record, self._spent_now)
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -233,3 +249,88 @@ def _samples_of(batch: Any) -> int:
     tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
     image = next((value for value in tensors if value.ndim >= 4), None)
     return len(tensors[0] if image is None else image) if tensors else 0
+
+
+class RunFolder:
+    """The files that rank 0 writes. A failed write is logged once and does not end the training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._best: tuple[float, int] | None = None
+        self._warned = False
+
+    def make(self, *, resumed: bool) -> None:
+        """Create the folder. Raises ValueError if that fails, or if it holds a run and this one is not resumed."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{self.path}: cannot be made ({error.strerror}); name another folder") from None
+        existing = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.path / name).exists()]
+        if existing and not resumed:
+            raise ValueError(
+                f"{self.path}: holds a run already ({', '.join(existing)}); name another folder, or resume that "
+                "run by Trainer.fit(..., ckpt_path=...)"
+            )
+
+    def begin(self, planned: RunPlan | None, *, steps: float, done: int) -> None:
+        """Start recording; records after step `done` are dropped on resuming. steps: of the whole training."""
+        with self._warn_once():
+            path = self.path / METRICS_JSONL
+            records = [record for record in read_jsonl(path) if record.get("step", 0) <= done]
+            if path.exists():
+                write_jsonl(path, records)
+            for record in records:
+                self._keep_best(record)
+            (self.path / SUMMARY_JSON).unlink(missing_ok=True)
+            (self.path / RUN_YAML).write_text(_settings(planned, int(steps) if math.isfinite(steps) else None))
+            write_json(self.path / ENV_JSON, environment())
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        self._keep_best(line)
+        with self._warn_once():
+            append_jsonl(self.path / METRICS_JSONL, dict(line))
+
+    def end(self, status: str, spent: Spent, **facts: Any) -> None:
+        """summary.json and the page. facts: what only the Trainer knows."""
+        best, step = self._best or (None, 0)
+        summary = {
+            "status": status,
+            "name": self.path.resolve().name,
+            "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
+            "best": {"metric": "mean_dice", "value": best, "step": step},
+            "seconds": spent.seconds,
+            "samples_per_s": spent.samples_per_s,
+            "wait_share": spent.wait_share,
+            "accelerators": {},
+            "environment": environment(),
+            **facts,
+        }
+        with self._warn_once():
+            write_json(self.path / SUMMARY_JSON, summary)
+            write_report([self.path], self.path / REPORT_HTML)
+
+    def _keep_best(self, line: Mapping[str, Any]) -> None:
+        dice = line.get("dice")
+        if dice is not None and not math.isnan(dice) and (self._best is None or dice > self._best[0]):
+            self._best = (dice, int(line["step"]))
+
+    @contextmanager
+    def _warn_once(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            if not self._warned:
+                log.warning(
+                    "%s: cannot be written to (%s); the training continues without its records",
+                    self.path,
+                    error.strerror or error,
+                )
+            self._warned = True
+
+
+def _settings(planned: RunPlan | None, steps: int | None) -> str:
+    """The run's YAML; for a training on other data only its number of steps."""
+    if planned is None:
+        return str(yaml.safe_dump({"train": {"steps": steps}}))
+    return dump_run((with_train(planned, steps=steps) if steps else planned).config)

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from hasten.augment.program import Program
+from hasten.cache.arena import Arena
+from hasten.cache.key import digest
 from hasten.config.load import load_run, load_source
+from hasten.config.resume_rules import flat
 from hasten.config.schema import RunConfig
-from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
+from hasten.feed.feed import Feed
 from hasten.runtime.device import pick_device
-from hasten.training.plan import RunPlan
+from hasten.sample.share import Share
+from hasten.training.plan import RunPlan, plan_run, with_train
+from hasten.training.prepare_cases import arena_of
+from hasten.training.sampling import choose_program
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """Names of the package: the same code, but with classes that don't know each other."""
+
+
+_OF_LIGHTNING = {
+    "train.accumulate": "Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1",
+    "sample.fit_batch": "Lightning makes the steps; find the size with its own Tuner.scale_batch_size",
+    "sample.stages": "the stages are shares of a run that Lightning may end anywhere; leave them out",
+    "distribute.parts": "not under Lightning, whose ranks see all cases; leave it 0",
+}
+"""Settings that the Trainer decides, or that need the length of the whole run."""
 
 
 def lightning_package() -> ModuleType:
@@ -64,55 +85,11 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         mistakes = _mistakes(config)
         if mistakes:
             raise ValueError("\n".join(mistakes))
-        self._begin(PlannedSource(config), steps_per_epoch)
-
-    @classmethod
-    def from_monai(
-        cls,
-        train: Sequence[Mapping[str, Any]] | Any,
-        compose: Callable[..., Any],
-        validation: Sequence[Mapping[str, Any]] = (),
-        validation_compose: Callable[..., Any] | None = None,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        compile: bool = False,
-        steps_per_epoch: int | None = None,
-    ) -> Self:
-        """Make a data module from your own files and MONAI transforms: the deterministic part of the chain runs once on
-        every
-        case, its random part on whole batches (`hasten.compile_transforms`).
-
-        train: rows of files, or one of Hasten's cached data sets made with the same chain. batch_size: samples of all
-        ranks together, several of which may come from one case. Batches hold the entries that the chain's random part
-        works on. Raises ValueError for a batch size below 1, and validation files without their transforms.
-        """
-        if batch_size < 1:
-            raise ValueError(f"HastenDataModule.from_monai: batch_size={batch_size}; at least 1 is needed")
-        if validation and validation_compose is None:
-            raise ValueError(
-                "HastenDataModule.from_monai: validation has files and validation_compose no transforms; give the "
-                "chain's deterministic part"
-            )
-        module = cls.__new__(cls)
-        super(HastenDataModule, module).__init__()
-        source = ChainSource(
-            train=train,
-            compose=compose,
-            validation_rows=validation,
-            validation_compose=validation_compose if validation else None,
-            batch_size=batch_size,
-            seed=seed,
-            compile=compile,
-        )
-        module._begin(source, steps_per_epoch)
-        return module
-
-    def _begin(self, source: Source, steps_per_epoch: int | None) -> None:
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"HastenDataModule: steps_per_epoch={steps_per_epoch}; at least 1 is needed")
-        self._source, self._steps_per_epoch = source, steps_per_epoch
-        self._place: RankDevice | None = None
+        self._config, self._steps_per_epoch = config, steps_per_epoch
+        self._run_plan: RunPlan | None = None
+        self._arena: Arena | None = None
         self._loader: StepLoader | None = None
         self._restored: int | None = None
 
@@ -120,10 +97,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
     @property
     def planned(self) -> RunPlan:
-        """The run's settings and cases with the plan for them; not for `from_monai`."""
-        if not isinstance(self._source, PlannedSource):
-            raise ValueError("HastenDataModule.from_monai makes no plan; ask your own transforms")
-        return self._source.planned()
+        """The run's settings and cases with the plan for them."""
+        return self._run_plan or self._planned_on(None)
 
     @property
     def num_channels(self) -> int:
@@ -139,38 +114,54 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
     def prepare_data(self) -> None:
         """Read, check and prepare all cases into the cache; Lightning calls it in one process of a host."""
-        self._source.prepare(self._where().device)
+        planned = self._planned_on(self._device())
+        arena_of(replace(planned, config=replace(planned.config, cache=replace(planned.config.cache, home="file"))))
 
     def setup(self, stage: str | None = None) -> None:
         """Open the prepared cases on the Trainer's device; in every process."""
-        place = self._where()
-        if place != self._place:
-            self._source.open(place)
-            self._place = place
+        device, before = self._device(), self._run_plan
+        planned = self._planned_on(device)
+        if self._arena is None or planned is not before:
+            self._arena = arena_of(planned)
 
     def train_dataloader(self) -> StepLoader:
         """Loader of this rank's share of every batch, starting where a checkpoint left off."""
-        place = self._opened()
+        planned, arena = self._opened()
         trainer = self.trainer
-        steps_per_epoch = self._steps_per_epoch
-        feed, default_steps = self._source.feed(place, _planned_steps(trainer, steps_per_epoch))
-        progress = _batch_progress(trainer)
-        position = (
-            self._restored if self._restored is not None else progress.total.processed if progress is not None else 0
+        steps = _planned_steps(trainer, self._steps_per_epoch)
+        planned, program, _ = choose_program(
+            with_train(planned, steps=steps) if steps else planned, arena, self._share()
         )
+        position = self._restored
+        if position is None:
+            progress = _batch_progress(trainer)
+            position = progress.total.processed if progress is not None else 0
         self._restored = None
-        is_fixed = trainer is not None and trainer.overfit_batches > 0
-        self._loader = StepLoader(feed, steps_per_epoch or default_steps, position=position, is_fixed=is_fixed)
+        self._loader = StepLoader(
+            program,
+            self._steps_per_epoch or math.ceil(len(planned.train) / planned.config.sample.batch_size),
+            position=position,
+            is_fixed=trainer is not None and trainer.overfit_batches > 0,
+        )
         return self._loader
 
     def val_dataloader(self) -> CaseLoader | list[Any]:
         """Whole prepared cases of this rank."""
-        return self._source.validation(self._opened()) or []
+        planned, arena = self._opened()
+        ids = tuple(case.id for case in planned.validation)
+        cases, flat = arena.index(ids), planned.case_set.spatial_dims == 2
+
+        def case(number: int) -> dict[str, Tensor]:
+            image = arena.image(cases[number])[None].to(planned.device, torch.float32)
+            label = arena.label(cases[number])[None, None].to(planned.device)
+            return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
+
+        share = self._share()
+        return CaseLoader(case, ids, rank_indices(len(ids), share.rank, share.size)) or []
 
     def teardown(self, stage: str | None = None) -> None:
         """Release the cases."""
-        self._source.close()
-        self._place = None
+        self._arena = None
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the stream of batches, and the settings that the stream depends on."""
@@ -179,11 +170,11 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         if progress is not None and self._loader is not None:
             # A batch whose step failed was not trained on.
             position -= progress.current.ready - progress.current.processed
-        return {"position": position, "settings": self._source.settings()}
+        return {"position": position, "settings": _stream_settings(self.planned)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume at that position. Raises ValueError naming a setting that differs from the checkpoint's."""
-        settings = self._source.settings()
+        settings = _stream_settings(self.planned)
         for name, saved in state_dict["settings"].items():
             if settings.get(name) != saved:
                 difference = f": {saved} there, {settings.get(name)} here" if isinstance(saved, int) else ""
@@ -198,30 +189,51 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
     # Device and rank of the Trainer
 
-    def _opened(self) -> RankDevice:
-        self.setup()
-        assert self._place is not None
-        return self._place
+    def _planned_on(self, device: torch.device | None) -> RunPlan:
+        """The plan for the Trainer's device; None takes train.device."""
+        if self._run_plan is None or (device is not None and self._run_plan.device != device):
+            name = self._config.train.device if device is None else str(device)
+            self._run_plan = plan_run(replace(self._config, train=replace(self._config.train, device=name)))
+        return self._run_plan
 
-    def _where(self) -> RankDevice:
-        trainer = self.trainer
-        if trainer is None:
-            device_name = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
-            return RankDevice(device=pick_device(device_name))
-        device = trainer.strategy.root_device
+    def _opened(self) -> tuple[RunPlan, Arena]:
+        self.setup()
+        assert self._arena is not None
+        return self.planned, self._arena
+
+    def _device(self) -> torch.device:
+        if self.trainer is None:
+            return pick_device(self._config.train.device)
+        device: torch.device = self.trainer.strategy.root_device
         if device.type not in ("cpu", "cuda"):
             raise ValueError(
                 f"HastenDataModule: batches are made on CPUs and CUDA devices, and the Trainer is on {device}; give it "
                 'accelerator="gpu" or accelerator="cpu"'
             )
+        return device
+
+    def _share(self) -> Share:
+        """This rank's; Lightning accumulates over batches and not over pieces of one."""
+        trainer = self.trainer
+        if trainer is None:
+            return Share()
         # Ranks of one model-parallel group need the same batch, which the strategy handles.
         ranks = trainer.distributed_sampler_kwargs or {"rank": trainer.global_rank, "num_replicas": trainer.world_size}
-        return RankDevice(device=device, rank=ranks["rank"], size=ranks["num_replicas"])
+        return Share(ranks["rank"], ranks["num_replicas"])
+
+
+def _stream_settings(planned: RunPlan) -> dict[str, Any]:
+    """Settings that determine the batches, whatever the number of ranks: a resumed run must have the same."""
+    sample = planned.config.sample
+    return {
+        "train.seed": planned.config.train.seed,
+        "sample.batch_size": sample.batch_size,
+        "sample": digest(asdict(replace(sample, compile=None))),
+        "training cases": digest([case.id for case in planned.train]),
+    }
 
 
 def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConfig:
-    if isinstance(overrides, str):
-        raise ValueError(f'HastenDataModule: overrides are a list, such as ["{overrides}"]')
     if isinstance(source, RunConfig):
         if overrides:
             raise ValueError("HastenDataModule: a RunConfig is given whole; put the overrides into it")
@@ -229,26 +241,17 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
     name = str(source)
     if name.lower().endswith((".yaml", ".yml")):
         return load_run(name, overrides)
-    return load_source(name, overrides)
+    return load_source(name, [overrides] if isinstance(overrides, str) else overrides)
 
 
 def _mistakes(config: RunConfig) -> list[str]:
     """Mistakes: settings that the Trainer decides, or that need the length of the whole run."""
-    mistakes = []
+    given, defaults = flat(config), flat(RunConfig())
+    mistakes = [
+        f"{name}: {remedy}" for name, remedy in _OF_LIGHTNING.items() if given[name] not in (defaults[name], ())
+    ]
     if not config.data.source:
         mistakes.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
-    if config.train.accumulate != 1:
-        mistakes.append(
-            "train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1"
-        )
-    if config.sample.fit_batch:
-        mistakes.append(
-            "sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size"
-        )
-    if config.sample.stages:
-        mistakes.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
-    if config.distribute.parts:
-        mistakes.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
     return mistakes
 
 
@@ -264,3 +267,57 @@ def _planned_steps(trainer: Any, per_epoch: int | None) -> int:
 
 def _batch_progress(trainer: Any) -> Any:
     return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress
+
+
+class StepLoader:
+    """An epoch is the next `length` batches of a stream that any step of can be the first one.
+
+    `position` is the number of batches that were given out: the step that comes next. What is left of an epoch that
+    the Trainer ends early is the beginning of the next one. is_fixed: every epoch has the batches of the first.
+    """
+
+    def __init__(self, program: Program, length: int, *, position: int = 0, is_fixed: bool = False) -> None:
+        self._program, self._length = program, length
+        self._fixed = position if is_fixed else None
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Generator[dict[str, Tensor], None, None]:
+        # A generator reads the position when its first batch is requested: iterators are created earlier than that.
+        first = self.position = self.position if self._fixed is None else self._fixed
+        for batch in Feed(self._program, first=first, last=first + self._length):
+            self.position += 1
+            yield dict(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning treats a loader that has this as resumable; the data module stores more."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the data module has restored the position already."""
+
+
+class CaseLoader:
+    """Whole cases one by one, as batches of one: tensors by key, and the case's name as `id`, a list of one."""
+
+    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], indices: Sequence[int]) -> None:
+        """case: the tensors (1, C, ...) of a case. indices: those of this process."""
+        self._case, self._ids, self._indices = case, ids, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in self._indices:
+            yield {**self._case(number), "id": [self._ids[number]]}
+
+
+def rank_indices(count: int, rank: int, size: int) -> tuple[int, ...]:
+    """Positions of one rank's cases of `count`: as many for each, as ranks must make the same number of steps.
+
+    Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
+    """
+    each = -(-count // size)
+    return tuple((number * size + rank) % count for number in range(each)) if count else ()

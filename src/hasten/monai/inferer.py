@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.nets.losses.overlap import plain
 from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
-from hasten.prediction.scores import Average, above_zero, averaged, first_output, highest
+from hasten.prediction.scores import Average, averaged, first_output, highest
 from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.memory_format import memory_format
@@ -32,8 +32,8 @@ class SlidingWindowInferer:
     The arguments of MONAI's, with its defaults and, to rounding, its results; of images with 1 to 3 spatial axes.
     `labels` never holds the scores of a whole volume: a 14th of the memory where there are 14 classes.
 
-    A network may have several outputs, in a tuple or dict, each of its own size, and so has the result; `labels` and
-    `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
+    A network may have several outputs, in a tuple or dict, each of its own size, and so has the result; `labels`
+    is of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
     left to MONAI's function, as are images of more than 3 axes, `with_coord` and `condition`; with these, none of the
     arguments that MONAI's has not can be used.
 
@@ -142,30 +142,11 @@ class SlidingWindowInferer:
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
-        return self._decided(highest, inputs, network, args, kwargs)
-
-    def masks(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
-        """(B, K, *S) bool, where the score of a class that may overlap others is above 0. Else as a call.
-
-        ValueError with average="softmax", whose shares are never below 0.
-        """
-        if self.average == "softmax":
-            raise ValueError('average="softmax": classes that may overlap have no soft-max; use "scores"')
-        return self._decided(above_zero, inputs, network, args, kwargs)
-
-    def _decided(
-        self,
-        decide: Callable[[Tensor], Tensor],
-        inputs: Tensor,
-        network: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Tensor:
         images, extra, chosen = plain(inputs), *self._for_network(kwargs)
         if self.with_coord or "condition" in extra:
-            raise ValueError("labels and masks: not with with_coord or condition; decide by the scores of a call")
+            raise ValueError("labels: not with with_coord or condition; decide by the scores of a call")
         device = torch.device(chosen) if chosen is not None else images.device
-        results = self._slide(images, network, lambda _, shape: ArgmaxSink(decide, shape, device), args, extra)
+        results = self._slide(images, network, lambda _, shape: ArgmaxSink(highest, shape, device), args, extra)
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
         return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 
@@ -265,10 +246,8 @@ def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | Non
     if not enabled:
         yield None
         return
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        raise ValueError("progress=True needs tqdm; run `pip install tqdm`, or leave it out") from None
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
     with tqdm(total=total) as bar:
         yield bar.update
 

@@ -1,22 +1,32 @@
-"""`PersistentDataset`: prepares the deterministic part of every item once and keeps it on disk."""
+"""`PersistentDataset` and `LMDBDataset`: the deterministic part of every item, prepared once and kept on disk."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset
+from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.item_bytes import decode, encode, read_record
 from hasten.cache.publish import as_value_error, sweep, temporary_for
 from hasten.files import expanded, replacing
+from hasten.observe.cores import usable_cores
+from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
+
+
+_BATCH = 256
+"""Items between two commits: what a killed filling loses at most."""
+_FIRST_SIZE = 64 * 2**20
 
 
 class PersistentDataset(ChainDataset):
@@ -76,3 +86,156 @@ class PersistentDataset(ChainDataset):
         item = decode(data, verify=self.checked.get(name) != version)
         self.checked[name] = version
         return item
+
+
+class LMDBDataset(ChainDataset):
+    """Items up to the first random transform are kept in one LMDB file in `cache_dir`.
+
+    Filled by one process when the data set is made, while others wait; what is there already stays. Read without locks
+    by every process for itself, after a fork or a spawn alike. Keys are those of `PersistentDataset`: nothing stale is
+    served. For many small records, such as 2-D tiles, where a file each would cost more than its reading.
+    progress: show a bar while filling. db_name: the beginning of the file's name. lmdb_kwargs: settings of `lmdb.open`
+    for filling, such as map_size, which grows in any case. Raises ImportError without the package `lmdb`.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: Transform | Sequence[Transform] | None,
+        cache_dir: str | Path,
+        *,
+        num_workers: int | None = None,
+        hash_content: bool = False,
+        progress: bool = True,
+        db_name: str = "items",
+        lmdb_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(data, transform)
+        self.cache_dir = expanded(cache_dir)
+        self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
+        self.num_workers, self.hash_content = num_workers, hash_content
+        self.keys: list[bytes] = []
+        self.checked: set[int] = set()
+        """Items whose checksums were compared."""
+        self.set_data(data)
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Take other data; what is not in the file yet is prepared now."""
+        import fcntl  # which Windows has not
+
+        self.data = data
+        self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
+        self.checked = set()
+        self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
+        with as_value_error(self.cache_dir):
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._fill()
+            finally:
+                os.close(lock)
+
+    def prepared(self, index: int) -> Any:
+        record = reader(self.path).get(self.keys[index])
+        if record is None:
+            return self.prepare(index)
+        try:
+            item = decode(record, verify=index not in self.checked)
+            self.checked.add(index)
+            return item
+        except DamagedEntry as damage:
+            log.warning("%s: item %d %s; it is prepared now: delete the file to fill it anew", self.path, index, damage)
+            return self.prepare(index)
+
+    def info(self) -> dict[str, Any]:
+        """LMDB's statistics of the file, read by this process; "size" is the number of items, "filename" the file."""
+        return {**reader(self.path).info(), "size": len(self), "filename": str(self.path.absolute())}
+
+    def close(self) -> None:
+        """Close the file in this process; the next access opens it again."""
+        reader(self.path).close()
+
+    def _fill(self) -> None:
+        import lmdb
+
+        stored = reader(self.path)
+        missing = {key: index for index, key in enumerate(self.keys) if stored.get(key) is None}
+        if not missing:
+            return
+        stored.close()
+        size = max(_FIRST_SIZE, 2 * self.path.stat().st_size if self.path.exists() else 0)
+        settings = {"map_size": size, "lock": False, "meminit": False} | self.lmdb_kwargs
+        environment = lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})
+        try:
+            waiting = list(missing.items())
+            workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
+            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+                firsts = list(range(0, len(waiting), _BATCH))
+                for first in with_progress(firsts, len(firsts), enabled=self.progress):
+                    batch = waiting[first : first + _BATCH]
+                    records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
+                    _put(environment, list(records))
+        finally:
+            environment.close()
+
+
+class LmdbReader:
+    """One file as one process reads it: LMDB allows each process to open a file once, however many data sets use it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.environment: Any = None
+        self.lock = threading.Lock()
+
+    def get(self, key: bytes) -> bytearray | None:
+        """A copy of a record, or None where there is none or no file yet."""
+        with self.lock:
+            if not self._opened():
+                return None
+            with self.environment.begin(buffers=True) as view:
+                value = view.get(key)
+                return None if value is None else bytearray(value)
+
+    def info(self) -> dict[str, Any]:
+        with self.lock:
+            return dict(self.environment.info()) if self._opened() else {}
+
+    def _opened(self) -> bool:
+        """Open the file, if it is there and not open yet."""
+        import lmdb
+
+        if self.environment is None and Path(self.path).exists():
+            self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
+        return self.environment is not None
+
+    def close(self) -> None:
+        """Close the file; the next `get` opens it again and sees what was written since."""
+        with self.lock:
+            if self.environment is not None:
+                self.environment.close()
+            self.environment = None
+
+
+def reader(path: Path) -> LmdbReader:
+    """This process's reader of a file. A forked process gets its own: an environment must not cross a fork."""
+    return _reader(os.getpid(), str(path.resolve()))
+
+
+@functools.cache
+def _reader(_: int, path: str) -> LmdbReader:
+    return LmdbReader(path)
+
+
+def _put(environment: Any, records: list[tuple[bytes, bytes]]) -> None:
+    """Write records in one transaction, in a larger file if they do not fit."""
+    import lmdb
+
+    while True:
+        try:
+            with environment.begin(write=True) as view:
+                for key, record in records:
+                    view.put(key, record)
+            return
+        except lmdb.MapFullError:
+            environment.set_mapsize(2 * environment.info()["map_size"])

@@ -16,12 +16,12 @@ from hasten.augment.crop import CropOp, draw_point, voxel_of
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.cache.arena import PointSets, Store
-from hasten.cache.memory import available_memory
 from hasten.config.schema import Triple
 from hasten.config.size import size_text
 from hasten.feed.feed import Feed
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
+from hasten.observe.cores import available_memory
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
 

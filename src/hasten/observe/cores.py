@@ -127,3 +127,12 @@ def _groups(controller: str, cgroup_file: Path, root: Path) -> Iterator[tuple[Pa
         base = root if number == "0" else root / controller
         group = base / name.lstrip("/")
         yield from ((level, number == "0") for level in (group, *group.parents) if level.is_relative_to(base))
+
+
+def available_memory() -> int:
+    """Bytes: what the machine has left, or less where a container or a batch system sets a limit."""
+    import psutil  # not at the top: this module is imported before torch by every command
+
+    limits = ((limit.num_bytes, limit.used()) for limit in memory_limits())
+    remaining = [max(0, most - used) for most, used in limits if used is not None]
+    return min([psutil.virtual_memory().available, *remaining])

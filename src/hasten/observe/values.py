@@ -44,14 +44,6 @@ def integer(value: Any) -> int | None:
     return None if converted is None else int(converted)
 
 
-def number_in(text: str) -> float:
-    """The number that `text` spells; NaN if none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def duration(seconds: float) -> str:
     """`0.42 s`, `96 s`, `12 min 05 s` or `3 h 20 min`."""
     if seconds < 10:

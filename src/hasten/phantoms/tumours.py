@@ -16,20 +16,20 @@ from hasten.phantoms.write import numbered, smooth_field, write_volumes
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
 _BRAIN_MM = (62.0, 84.0, 66.0)
-"""Half axes (z, y, x) of a brain of middling size."""
-_SMALLEST_ML, _LARGEST_ML, _MEDIAN_ML, _SPREAD = 3.0, 300.0, 45.0, 1.1
-"""Whole tumours: the logarithm of the volume is normal with this spread, cut off at either end."""
+"""Half axes (z, y, x) of a brain."""
+_SMALLEST_MM, _LARGEST_MM, _MEDIAN_MM, _SPREAD = 9.0, 41.0, 22.0, 0.37
+"""Radii of whole tumours: their logarithm is normal with this spread, cut off at either end."""
 _WITHOUT_ENHANCEMENT = 0.15
-_TISSUES = {
-    #             FLAIR  T1w  t1gd  T2w
-    "csf": (160.0, 180.0, 190.0, 900.0),
-    "grey": (430.0, 400.0, 430.0, 480.0),
-    "white": (360.0, 540.0, 570.0, 370.0),
-    "edema": (660.0, 400.0, 425.0, 680.0),
-    "necrotic": (400.0, 270.0, 300.0, 760.0),
-    "enhancing": (580.0, 400.0, 860.0, 610.0),
-}
-"""Mean of each tissue in each channel, in the units of an uncalibrated scanner."""
+_WHITE, _GREY, _CSF = 4, 5, 6
+_LEAST_VOXELS = 16
+"""A tumour on a coarse grid is enlarged until it holds so many."""
+_TISSUES = (
+    (0.0, 660.0, 400.0, 580.0, 360.0, 430.0, 160.0),
+    (0.0, 400.0, 270.0, 400.0, 540.0, 400.0, 180.0),
+    (0.0, 425.0, 300.0, 860.0, 570.0, 430.0, 190.0),
+    (0.0, 680.0, 760.0, 610.0, 370.0, 480.0, 900.0),
+)
+"""Mean of air, the three parts of a tumour, white matter, grey matter and CSF in each channel."""
 Spacing = tuple[float, float, float]
 
 
@@ -45,15 +45,16 @@ def make_tumour_phantom(
         raise ValueError(f"tumour phantom shape {shape}, spacing {spacing}: needs 16 voxels a side, spacing above 0.")
     rng = np.random.default_rng((seed, index))
     zoom = min(1.0, *(0.46 * n * mm / r for n, mm, r in zip(shape, spacing, _BRAIN_MM, strict=True)))
-    scale = _Scale(shape, tuple(mm / zoom for mm in spacing), rng)
-    radius = _brain(scale)
-    tissues = _healthy(scale, radius)
-    depth, parts = _tumour(scale, radius, tissues["csf"])
-    label = np.zeros(shape, np.uint8)
-    for value, inside in enumerate(parts, start=1):
-        label[inside] = value
-    _infiltrate(tissues, depth, label)
-    return _contrasts(scale, tissues, radius <= 1), label
+    step = tuple(mm / zoom for mm in spacing)
+    radius = _distance(shape, step, np.zeros(3), np.array(_BRAIN_MM) * rng.uniform(0.92, 1.06, 3))
+    radius *= 1 + np.float32(0.025) * _field(rng, shape, step, 45.0)
+    # Folded cortex over white matter, CSF around it.
+    folds = np.float32(0.05) * _field(rng, shape, step, 7.0)
+    tissue = np.where(radius + folds > 0.93, _CSF, np.where(radius - folds > 0.82, _GREY, _WHITE))
+    tissue[radius > 1] = 0
+    label = _tumour(rng, shape, step, radius)
+    image = _contrasts(rng, np.where(label > 0, label, tissue), _field(rng, shape, step, 90.0))
+    return image, label
 
 
 def write_tumour_phantoms(
@@ -78,140 +79,44 @@ def write_tumour_phantoms(
     )
 
 
-class _Scale:
-    """A grid with the patient's generator: voxel places in mm of a natural brain, and fields smooth over mm."""
-
-    def __init__(self, shape: Shape, mm: tuple[float, ...], rng: np.random.Generator) -> None:
-        self.shape, self.mm, self.rng = shape, mm, rng
-        self.place = tuple(
-            ((np.arange(n) - (n - 1) / 2) * at).astype(np.float32).reshape([-1 if k == axis else 1 for k in range(3)])
-            for axis, (n, at) in enumerate(zip(shape, mm, strict=True))
-        )
-
-    def field(self, over_mm: float) -> np.ndarray:
-        return smooth_field(self.rng, self.shape, tuple(max(1.0, over_mm / at) for at in self.mm))
-
-    def ellipsoid(self, centre: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Distance from `centre` in `radii` (both in mm, (z, y, x)); 1 on the surface."""
-        z, y, x = (
-            np.square((place - np.float32(at)) / np.float32(radius))
-            for place, at, radius in zip(self.place, centre, radii, strict=True)
-        )
-        return np.asarray(np.sqrt(z + y + x))
-
-    @property
-    def voxel_ml(self) -> float:
-        return float(np.prod(self.mm)) / 1000
+def _field(rng: np.random.Generator, shape: Shape, step: tuple[float, ...], over_mm: float) -> np.ndarray:
+    """A random field that is smooth over so many mm. step: mm of a voxel."""
+    return smooth_field(rng, shape, tuple(max(1.0, over_mm / mm) for mm in step))
 
 
-def _brain(scale: _Scale) -> np.ndarray:
-    """Share of the way from the brain's middle to its surface, above 1 outside."""
-    radii = np.array(_BRAIN_MM) * scale.rng.uniform(0.92, 1.06, 3)
-    radius = scale.ellipsoid(np.zeros(3), radii)
-    radius *= 1 + np.float32(0.025) * scale.field(45.0)
-    z, y, _ = scale.place
-    # Flat below, and a little narrower in front.
-    radius += np.float32(0.35) * np.square(np.clip(-z / np.float32(radii[0]) - np.float32(0.55), 0, None))
-    radius += np.float32(0.04) * np.clip(y / np.float32(radii[1]), 0, None)
-    return radius
+def _distance(shape: Shape, step: tuple[float, ...], centre: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Distance (D, H, W) from `centre` in `radii`, both in mm from the middle of the grid."""
+    z, y, x = (
+        np.square(((np.arange(n) - (n - 1) / 2) * mm - at) / radius).astype(np.float32)
+        for n, mm, at, radius in zip(shape, step, centre, radii, strict=True)
+    )
+    return np.asarray(np.sqrt(z[:, None, None] + y[:, None] + x))
 
 
-def _healthy(scale: _Scale, radius: np.ndarray) -> dict[str, np.ndarray]:
-    """Share of each tissue in each voxel (D, H, W), together 1: folded cortex over white matter, ventricles, CSF."""
-    x = scale.place[2]
-    folds = scale.field(7.0)
-    cortex = np.clip(0.5 + (radius - np.float32(0.84) + np.float32(0.09) * folds) * 25, 0, 1)
-    sulci = np.clip((radius - np.float32(0.80)) * 8, 0, 1) * np.clip((np.abs(folds) * -6) + np.float32(1.2), 0, 1)
-    sulci = np.maximum(sulci, np.clip((radius - np.float32(0.975)) * 50, 0, 1))
-    # The two hemispheres meet in a thin gap, wider at the surface.
-    gap = np.clip(1.6 - np.abs(x + np.float32(1.2) * folds) / np.float32(1.2), 0, 1) * np.clip(radius * 4 - 1.7, 0, 1)
-    size = scale.rng.uniform(0.8, 1.3)
-    csf = np.maximum(sulci, gap)
-    for side in (-1, 1):
-        ventricle = scale.ellipsoid(np.array([6, 2, side * 11.0]), np.array([10, 31, 7.0]) * size)
-        ventricle += np.float32(0.12) * folds
-        csf = np.maximum(csf, np.clip(0.5 - (ventricle - 1) * 6, 0, 1))
-        nucleus = scale.ellipsoid(np.array([-5, 0, side * 22.0]), np.array([11, 17, 8.0])) + np.float32(0.1) * folds
-        cortex = np.maximum(cortex, np.float32(0.8) * np.clip(0.5 - (nucleus - 1) * 5, 0, 1))
-    grey = (1 - csf) * cortex
-    return {"csf": csf, "grey": grey, "white": 1 - csf - grey}
-
-
-def _tumour(scale: _Scale, radius: np.ndarray, csf: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """How deep inside the tumour a voxel is, and the masks of edema, non-enhancing and enhancing tumour.
-
-    The masks do not overlap, and each is as many voxels as its drawn volume; edema avoids CSF.
-    """
-    rng = scale.rng
-    volume = 0.0
-    while not _SMALLEST_ML <= volume <= _LARGEST_ML:
-        volume = float(np.exp(rng.normal(np.log(_MEDIAN_ML), _SPREAD)))
-    core_share, enhancing_share = rng.uniform(0.15, 0.7), rng.uniform(0.25, 0.85)
-    if rng.random() < _WITHOUT_ENHANCEMENT:
-        enhancing_share = 0.0
-    centre, mm = _centre(rng), (volume * 1000 * 3 / (4 * np.pi)) ** (1 / 3)
-    stretch = rng.uniform(0.8, 1.25, 3)
-    distance = scale.ellipsoid(centre, mm * stretch / np.prod(stretch) ** (1 / 3))
-    edema = distance * (1 + np.float32(0.22) * scale.field(max(6.0, 0.6 * mm)))
-    edema += 3 * np.clip(csf - np.float32(0.5), 0, None)
-    edema += 8 * np.clip((radius - np.float32(0.97)) * 20, 0, 1)
-    count = max(4, round(volume / scale.voxel_ml))
-    whole, depth = _fullest(edema, count)
-    core_mm = mm * core_share ** (1 / 3)
-    off = rng.normal(0, 0.12, 3) * mm
-    lumpy = np.float32(0.18) * scale.field(max(4.0, 0.5 * core_mm))
-    core_distance = scale.ellipsoid(centre + off, np.full(3, core_mm)) + lumpy
-    core_distance[~whole] = np.inf
-    core, inside = _fullest(core_distance, max(2, round(core_share * whole.sum())))
-    # Enhancement is a rim of uneven width around what is necrotic within.
-    rim = np.where(core, inside + np.float32(0.12) * scale.field(max(4.0, 0.3 * core_mm)), np.float32(np.inf))
-    enhancing, _ = _fullest(rim, round(enhancing_share * core.sum()))
-    return depth, [whole & ~core, core & ~enhancing, enhancing]
-
-
-def _centre(rng: np.random.Generator) -> np.ndarray:
-    """A point in the white matter of one hemisphere, mm (z, y, x)."""
+def _tumour(rng: np.random.Generator, shape: Shape, step: tuple[float, ...], brain: np.ndarray) -> np.ndarray:
+    """Label map of an edema around a core, whose outer part enhances. brain: distance from its middle."""
+    size = float(np.clip(np.exp(rng.normal(np.log(_MEDIAN_MM), _SPREAD)), _SMALLEST_MM, _LARGEST_MM))
     direction = rng.normal(0, 1, 3)
-    direction /= np.linalg.norm(direction)
-    place = direction * np.array(_BRAIN_MM) * rng.uniform(0.3, 0.62)
-    place[0] = max(place[0], -22.0)
-    place[2] = np.copysign(max(abs(place[2]), 20.0), place[2])
-    return place
+    centre = direction / np.linalg.norm(direction) * np.array(_BRAIN_MM) * rng.uniform(0.3, 0.6)
+    distance = _distance(shape, step, centre, size * rng.uniform(0.85, 1.18, 3))
+    distance *= 1 + np.float32(0.15) * _field(rng, shape, step, max(6.0, 0.6 * size))
+    distance[brain > 0.97] = np.inf
+    distance /= max(1.0, float(np.partition(distance.ravel(), _LEAST_VOXELS)[_LEAST_VOXELS]))
+    core, inner = rng.uniform(0.55, 0.85), rng.uniform(0.4, 0.85)
+    if rng.random() < _WITHOUT_ENHANCEMENT:
+        inner = 1.0
+    label = (distance < 1).astype(np.uint8)
+    label[distance < core] = 3
+    label[distance < core * inner] = 2
+    return label
 
 
-def _fullest(value: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` voxels of lowest value as a mask, and how far below the limit each voxel is (negative outside)."""
-    if count == 0:
-        return np.zeros(value.shape, bool), np.full(value.shape, -np.inf, np.float32)
-    flat = value.ravel()
-    lowest = np.argpartition(flat, count - 1)[:count]
-    mask = np.zeros(flat.size, bool)
-    mask[lowest] = True
-    return mask.reshape(value.shape), flat[lowest].max() - value
-
-
-def _infiltrate(tissues: dict[str, np.ndarray], depth: np.ndarray, label: np.ndarray) -> None:
-    """Put the tumour's tissues into the shares: soft at the edge of the edema, which leaves some of what was there."""
-    soft = np.clip(0.75 + depth * 4, 0, 1) * (label > 0)
-    for share in tissues.values():
-        share *= 1 - np.where(label > 1, np.float32(0.95), np.float32(0.8) * soft)
-    tissues["edema"] = np.where(label == 1, np.float32(0.8) * soft, 0).astype(np.float32)
-    tissues["necrotic"] = np.where(label == 2, np.float32(0.95), np.float32(0))
-    tissues["enhancing"] = np.where(label == 3, np.float32(0.95), np.float32(0))
-
-
-def _contrasts(scale: _Scale, tissues: dict[str, np.ndarray], brain: np.ndarray) -> np.ndarray:
-    """The four images (4, D, H, W) int16 of shares of tissue, with the scanner's gain, shading, texture and noise."""
-    rng = scale.rng
-    texture = np.float32(0.05) * scale.field(5.0)
-    shading = np.float32(0.06) * scale.field(90.0)
-    out = np.zeros((len(CHANNELS), *scale.shape), np.int16)
-    for channel in range(len(CHANNELS)):
-        image = np.zeros(scale.shape, np.float32)
-        for name, share in tissues.items():
-            image += np.float32(_TISSUES[name][channel] * rng.normal(1, 0.06)) * share
-        image *= np.float32(np.exp(rng.normal(0, 0.25))) * (1 + texture + shading)
-        noise = np.float32(rng.uniform(0.025, 0.05) * float(image[brain].mean()))
-        image += noise * rng.standard_normal(scale.shape, np.float32)
-        out[channel][brain] = np.rint(np.clip(image[brain], 1, 32000))
+def _contrasts(rng: np.random.Generator, tissue: np.ndarray, shading: np.ndarray) -> np.ndarray:
+    """The four images (4, D, H, W) int16 of a map of tissues, with the scanner's gain, shading and noise."""
+    out = np.zeros((len(CHANNELS), *tissue.shape), np.int16)
+    for channel, means in zip(out, _TISSUES, strict=True):
+        drawn = np.array(means, np.float32) * rng.normal(1, 0.06, len(means)).astype(np.float32)
+        image = drawn[tissue] * np.float32(np.exp(rng.normal(0, 0.25))) * (1 + np.float32(0.06) * shading)
+        image += np.float32(rng.uniform(20, 45)) * rng.standard_normal(tissue.shape, np.float32)
+        channel[tissue > 0] = np.rint(np.clip(image, 1, 32000))[tissue > 0]
     return out

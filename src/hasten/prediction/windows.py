@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hasten.cache.memory import available_memory
 from hasten.config.schema import Triple
+from hasten.observe.cores import available_memory
 from hasten.prediction.canvas import (
     HOST,
     Axis,

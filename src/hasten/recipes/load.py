@@ -1,16 +1,82 @@
-"""Loads and validates a Recipe by name or from a YAML file."""
+"""Recipe: a published task with its data, settings, target metric and phantoms; loaded by name or from a YAML file."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Interval
 
 from hasten.config.load import load_as
+from hasten.config.schema import Count, Counts, Natural, Positive
 from hasten.config.yaml_file import read_document
 from hasten.files import expanded
-from hasten.recipes.recipe import Recipe
+
+Target = Annotated[float, Interval(gt=0, le=1)]
+Maker = Literal["ct", "tumours", "hippocampi", "cells", "spheres", "slides"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwinSettings:
+    """Phantoms that stand in for the data, and what training on them changes."""
+
+    make: Maker = "ct"
+    """Kind of phantom: `ct` abdomens with a spleen, `tumours` in brain MR of 4 channels, `hippocampi`, 2-D pictures of
+    `cells`, `spheres` as in MONAI's tests, whole `slides`.
+    """
+    cases: Count = 16
+    shape: Counts | None = None
+    """(D, H, W) in voxels, and for pictures (1, H, W)."""
+    spacing: tuple[Positive, Positive, Positive] = (1.0, 1.0, 1.0)
+    """(D, H, W) in mm."""
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    """What only these phantoms have."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings as in a run's YAML that differ from the recipe's."""
+    validation_last: Natural | None = None
+    """None is the recipe's."""
+    target: Target | None = None
+    """None is the recipe's."""
+    peer: dict[str, Any] | None = None
+    """None is the recipe's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A task. Space is (D, H, W) everywhere."""
+
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"allow_inf_nan": False}
+    name: str = ""
+    title: str = ""
+    kind: Literal["segmentation", "detection"] = "segmentation"
+    data: str = ""
+    """Name of the public data set (`hasten.cases.public`); empty where there is none."""
+    labels: dict[int, str] = field(default_factory=dict)
+    """Label value to class name; the data may hold no other values."""
+    validation_last: Natural = 0
+    """The validation cases are this many of the last ones, by sorted ids; 0 leaves it to run.data.split."""
+    metric: str = "dice"
+    target: Target | None = None
+    """The metric's value that a run stops at."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings as in a run's YAML; of a detection recipe those of `hasten.pathology`."""
+    peer: dict[str, Any] | None = None
+    """What other libraries train with (`benchmarks/ladder` in the repository); None where MONAI has no arms for it."""
+    twin: TwinSettings | None = None
+    """Phantoms of the data's own size."""
+    reduced: TwinSettings | None = None
+    """Phantoms so small that two cores can be trained on them."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Source of each number: a name of the number, or of several, to where it was published or measured."""
+
+    def last_of(self, twin: TwinSettings | None) -> int:
+        """How many of the last cases validate, of the data or of phantoms."""
+        return self.validation_last if twin is None or twin.validation_last is None else twin.validation_last
+
 
 _FOLDER = Path(__file__).parent
 _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
@@ -51,13 +117,9 @@ def recipe_at(source: str) -> Recipe | None:
     """
     path = expanded(source)
     if path.suffix.lower() in YAMLS and path.is_file():
-        return load_recipe(path) if is_recipe(path) else None
+        # The top level of a recipe has a `title`, as no run's does.
+        return load_recipe(path) if "title" in read_document(path).tree else None
     return load_recipe(source) if source in recipe_names() and not path.exists() else None
-
-
-def is_recipe(path: Path) -> bool:
-    """Whether a YAML file is a recipe: its top level has a `title`, as no run's does. Raises ValueError for no YAML."""
-    return "title" in read_document(path).tree
 
 
 def source_folder(name: str | Path) -> Path:
@@ -79,9 +141,9 @@ def merge_settings(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field_mistakes(recipe: Recipe) -> Iterator[str]:
-    for field in ("name", "title"):
-        if not getattr(recipe, field).strip():
-            yield f"{field}: is missing; every recipe has one"
+    for name in ("name", "title"):
+        if not getattr(recipe, name).strip():
+            yield f"{name}: is missing; every recipe has one"
     if recipe.data:
         from hasten.cases.public import public_set
 

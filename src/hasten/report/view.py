@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hasten.cache.case_set import read_cases
+from hasten.cache.fingerprint import read_cases
 from hasten.cases.formats import ending, is_picture, named_files
 from hasten.cases.labels import IGNORED
 from hasten.cases.picture import PICTURE_ENDINGS

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from hasten.cache.case_set import read_case_set
+from hasten.cache.fingerprint import read_case_set
 from hasten.cases.split import fold_numbers, split_cases
 from hasten.cases.types import CaseSet
 from hasten.checkpoint.custom_network import with_code

@@ -9,7 +9,7 @@ from functools import partial
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
 from hasten.config.decision import Accelerator, Accelerators
-from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases
+from hasten.distribute.case_assignment import RankCases, part_balance, rank_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.observe.clock import Clock
@@ -63,11 +63,11 @@ def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
 
     Where the training cases are dealt into parts it is read for validation alone, and stays in its file.
     """
-    config, first = planned.config, tuple(case.id for case in planned.train)
+    config = planned.config
     whole = partial(get_arena, planned.case_set, config.prepare, tick=tick, files=planned.files)
     if config.distribute.parts:
         return whole(replace(config.cache, home="file"))
-    return whole(config.cache, device=str(planned.device), first=first)
+    return whole(config.cache, device=str(planned.device))
 
 
 def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
@@ -99,7 +99,7 @@ def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
     )
     parts.arena(0)
     if world.first:
-        log.info("training cases in parts\n%s", part_table(parts.assignment, share.size))
+        log.info("training cases: %s", part_balance(parts.assignment))
     return parts
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.ladder.task import Task, TaskCase, write_task
+from benchmarks.ladder.task import PeerSettings, Task, TaskCase, write_task
 from hasten.config.load import load_run, to_dict
 from hasten.config.schema import PrepareConfig
 from hasten.config.settled import PlannedNetwork
-from hasten.recipes.recipe import PeerSettings
 from tests.boxes import write_boxes
 
 TINY = PlannedNetwork(

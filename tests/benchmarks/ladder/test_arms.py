@@ -13,8 +13,7 @@ import torch
 from benchmarks.ladder.arms import hasten, monai, program
 from benchmarks.ladder.chain import network_of
 from benchmarks.ladder.record import PHASES
-from benchmarks.ladder.task import Task, write_task
-from hasten.recipes.recipe import PeerSettings
+from benchmarks.ladder.task import PeerSettings, Task, write_task
 from tests.benchmarks.ladder.conftest import FLAT
 
 Run = Callable[..., dict[str, Any]]

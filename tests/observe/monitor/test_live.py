@@ -165,6 +165,6 @@ def test_a_process_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def test_it_starts_without_torch() -> None:
-    code = "import sys, hasten.observe.monitor, hasten.cli.watch; print(sorted({'torch', 'monai'} & set(sys.modules)))"
+    code = "import sys, hasten.observe.monitor, hasten.cli.view; print(sorted({'torch', 'monai'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "[]\n"

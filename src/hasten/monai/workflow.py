@@ -1,0 +1,412 @@
+"""`SupervisedTrainer` and `SupervisedEvaluator`: MONAI's, with Hasten's step and without their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ignite.engine import Events, State
+from monai.data import MetaTensor, decollate_batch
+from monai.engines import SupervisedEvaluator as MonaiSupervisedEvaluator
+from monai.engines import SupervisedTrainer as MonaiSupervisedTrainer
+from monai.engines import Trainer
+from monai.engines.utils import IterationEvents, default_metric_cmp_fn, default_prepare_batch
+from monai.inferers import SimpleInferer
+from monai.utils.enums import CommonKeys as Keys
+from torch import Tensor, nn
+
+from hasten.distribute.strategy import without_sync
+from hasten.nets.surgery.fallback import slice_strided
+from hasten.nets.surgery.layout import as_last
+from hasten.nets.wrappers import unwrapped
+from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
+from hasten.optim.base import lay_out_moments
+from hasten.runtime.precision import DTYPES, scaler_for, tensor_cores
+
+
+class QuickWorkflow:
+    """Mixin placed before a workflow class of MONAI. A step computes nothing that no handler needs."""
+
+    state: Any
+    inferer: Any
+    network: Any
+    compile: bool
+    channels_last: bool
+    arithmetic: Arithmetic
+    _takes_apart = False
+
+    def _begin(
+        self,
+        *,
+        precision: str | None,
+        decollate: bool,
+        postprocessing: Callable[..., Any] | None,
+        key_metric: dict[str, Any] | None,
+        additional_metrics: dict[str, Any] | None,
+        handlers: Sequence[Any] | None,
+    ) -> None:
+        """Finish MONAI's own set-up, which got none of the last five arguments, in its order."""
+        self.state = LateState(**vars(self.state))
+        engine: Any = self
+        self.arithmetic = Arithmetic.of(
+            self.state.device, amp=engine.amp, amp_kwargs=engine.amp_kwargs, precision=precision
+        )
+        self._takes_apart = decollate
+        if postprocessing is not None:
+            engine._register_postprocessing(postprocessing)
+        if key_metric is not None:
+            engine._register_metrics(key_metric, additional_metrics)
+        if handlers is not None:
+            engine._register_handlers(handlers)
+
+    def _step(self, batch: Any) -> None:
+        raise NotImplementedError
+
+    def _iteration(self, engine: Any, batchdata: Any) -> Any:
+        # ignite puts what this returns into `state.output`, which must not be taken apart for that.
+        self._step(batchdata)
+        return self.state._values["output"]
+
+    def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
+        if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
+            self.state.take_apart()
+        super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
+
+    def _parts(self, batch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+        """Image, label, and further arguments of the network."""
+        if batch is None:
+            raise ValueError("Must provide batch data for current iteration.")
+        engine: Any = self
+        parts = engine.prepare_batch(batch, self.state.device, engine.non_blocking, **engine.to_kwargs)
+        return (*parts, (), {}) if len(parts) == 2 else parts
+
+    def _infer(self, image: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The network's output with its graph; without meta data where the network saw none of them."""
+        direct = type(self.inferer) is SimpleInferer
+        if direct or self.compile:
+            image = plain(image)
+        if self.channels_last and isinstance(image, Tensor) and image.ndim in (4, 5):
+            image = as_last(image)
+        with self.arithmetic.forward():
+            if direct:
+                return self.network(image, *args, **kwargs)
+            return self.inferer(image, self.network, *args, **kwargs)
+
+
+def _divided(name: str, *, keeps: bool) -> property:
+    """A value of the state that its next reader gets as a list of samples, where it is still whole.
+
+    keeps: whether setting the value that is there already leaves it to be divided.
+    """
+
+    def read(state: LateState) -> Any:
+        if name in state._whole:
+            state._whole.remove(name)
+            state._values[name] = decollate_batch(state._values[name])
+        return state._values.get(name)
+
+    def write(state: LateState, value: Any) -> None:
+        if not keeps or value is not state._values.get(name):
+            state._values[name] = value
+            state._whole.discard(name)
+
+    return property(read, write)
+
+
+class LateState(State):
+    """ignite's state. After `take_apart` the next reader of `batch` and `output` gets them as lists of samples."""
+
+    batch, output = _divided("batch", keeps=False), _divided("output", keeps=True)
+
+    def __init__(self, **values: Any) -> None:
+        self._values: dict[str, Any] = {}
+        self._whole: set[str] = set()
+        super().__init__(**values)
+
+    def take_apart(self) -> None:
+        """Defer the decollation that MONAI's trainer does on MODEL_COMPLETED."""
+        self._whole = {name for name, value in self._values.items() if isinstance(value, (list, dict))}
+
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arithmetic:
+    """`with arithmetic.forward():` around a forward pass."""
+
+    device: torch.device
+    precision: str | None
+    """A name of `PRECISIONS`; None keeps torch's setting."""
+    autocasts: dict[str, Any]
+    """Arguments of `torch.autocast` for a 16-bit precision, `device_type` included."""
+
+    @classmethod
+    def of(
+        cls, device: torch.device | None, *, amp: bool, amp_kwargs: dict[str, Any], precision: str | None
+    ) -> Arithmetic:
+        """amp alone takes bf16 on a CPU and on a GPU that supports it, fp16 elsewhere, or the dtype of `amp_kwargs`."""
+        where = device or torch.device("cpu")
+        if precision is not None and precision not in PRECISIONS:
+            raise ValueError(f"precision={precision!r}: one of {', '.join(PRECISIONS)}")
+        if amp and precision in ("fp32", "tf32"):
+            raise ValueError(
+                f"amp=True is 16-bit arithmetic, and precision={precision!r} is not: leave one of them out"
+            )
+        if precision is None and amp:
+            precision = _sixteen_bits(where, amp_kwargs.get("dtype"))
+        dtype = DTYPES.get(precision or "")
+        autocasts = {"device_type": where.type, "dtype": dtype, **amp_kwargs} if dtype is not None else {}
+        return cls(device=where, precision=precision, autocasts=autocasts)
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        return torch.autocast(**self.autocasts) if self.autocasts else nullcontext()
+
+    def step(self) -> AbstractContextManager[Any]:
+        """The context of a whole step, which sets TF32 multiplications on a GPU if `precision` was given."""
+        if self.precision is None or self.device.type != "cuda":
+            return nullcontext()
+        return tensor_cores(self.device, self.precision)
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """None unless autocast is on; it scales for fp16 only."""
+        return scaler_for(self.device, self.precision or "fp32") if self.autocasts else None
+
+
+def _sixteen_bits(device: torch.device, dtype: torch.dtype | None) -> str:
+    if dtype is not None:
+        return "fp16" if dtype == torch.float16 else "bf16"
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "fp16"
+    return "bf16"
+
+
+class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
+    """MONAI's `SupervisedTrainer`: its arguments, in its order, its events, and what its handlers find in `state`.
+
+    Nothing is computed that no handler reads: outputs are decollated on first access, metatensors pass the network
+    and the loss as plain tensors, and the loss stays on the device until outputs are read. Gradients
+    are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
+    a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
+    loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
+    in it, as long as the network is in training mode.
+
+    Beyond MONAI's:
+
+    precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a CPU and on
+    a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
+
+    Raises ValueError naming the argument that is wrong.
+    """
+
+    # fmt: off
+    def __init__(
+        self, device: str | torch.device, max_epochs: int, train_data_loader: Iterable[Any], network: nn.Module,
+        optimizer: torch.optim.Optimizer, loss_function: Callable[..., Any], epoch_length: int | None = None,
+        non_blocking: bool = False, prepare_batch: Callable[..., Any] = default_prepare_batch,
+        iteration_update: Callable[[Any, Any], Any] | None = None, inferer: Any = None,
+        postprocessing: Callable[..., Any] | None = None, key_train_metric: dict[str, Any] | None = None,
+        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable[..., Any] = default_metric_cmp_fn,
+        train_handlers: Sequence[Any] | None = None, amp: bool = False, event_names: list[Any] | None = None,
+        event_to_attr: dict[Any, str] | None = None, decollate: bool = True, optim_set_to_none: bool = False,
+        to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
+        compile_kwargs: dict[str, Any] | None = None, accumulation_steps: int = 1, *,
+        precision: str | None = None, channels_last: bool = False,
+    ) -> None:
+        super().__init__(
+            device, max_epochs, train_data_loader, network, optimizer, loss_function, epoch_length, non_blocking,
+            prepare_batch, iteration_update, inferer, metric_cmp_fn=metric_cmp_fn, amp=amp, event_names=event_names,
+            event_to_attr=event_to_attr, decollate=False, optim_set_to_none=optim_set_to_none, to_kwargs=to_kwargs,
+            amp_kwargs=amp_kwargs, compile=compile, compile_kwargs=compile_kwargs,
+            accumulation_steps=accumulation_steps,
+        )
+        # fmt: on
+        self.channels_last = channels_last
+        self._begin(
+            precision=precision,
+            decollate=decollate,
+            postprocessing=postprocessing,
+            key_metric=key_train_metric,
+            additional_metrics=additional_metrics,
+            handlers=train_handlers,
+        )
+        self.scaler: torch.amp.GradScaler | None = self.arithmetic.scaler()
+        if channels_last:
+            slice_strided(unwrapped(network))
+            lay_out(unwrapped(network))
+            self.add_event_handler(Events.EPOCH_STARTED, lambda: lay_out_moments(self.optimizer))
+
+    def run(self) -> None:
+        """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
+        # Skips MONAI's own `run`, which only makes a new scaler, for CUDA.
+        super(Trainer, self).run()
+
+    def _step(self, batch: Any) -> None:
+        parts = self._parts(batch)
+        first, last = self._turn()
+        if not self.network.training:
+            self.network.train()
+        if first:
+            self.optimizer.zero_grad(set_to_none=True)
+        with self.arithmetic.step():
+            self._forward_backward(*parts, sync=last)
+            if last:
+                self._apply()
+        output = self.state.output
+        output[Keys.PRED], output[Keys.LOSS] = detached(output[Keys.PRED]), detached(output[Keys.LOSS])
+        self._fire_event(IterationEvents.MODEL_COMPLETED)
+
+    def _turn(self) -> tuple[bool, bool]:
+        """Whether this batch is the first one and the last one of an update."""
+        joins, state = self.accumulation_steps, self.state
+        number, at_end = state.iteration - 1, False
+        if state.epoch_length is not None:
+            # Batches left over at the end of an epoch make a separate update, as in MONAI.
+            number %= state.epoch_length
+            at_end = number + 1 == state.epoch_length
+        return number % joins == 0, (number + 1) % joins == 0 or at_end
+
+    def _forward_backward(self, image: Any, label: Any, args: Any, kwargs: Any, *, sync: bool) -> None:
+        """Forward, loss and backward. sync: whether ranks exchange gradients after it."""
+        state = self.state
+        state.output = {Keys.IMAGE: image, Keys.LABEL: label}
+        with nullcontext() if sync else without_sync(self.network, last=False):
+            with Range(FORWARD):
+                scores = self._infer(image, args, kwargs)
+            state.output[Keys.PRED] = like(scores, image)
+            self._fire_event(IterationEvents.FORWARD_COMPLETED)
+            scores = float32(state.output[Keys.PRED])
+            # The output is read again after each event: a handler may have replaced it.
+            with Range(FORWARD):
+                loss = self.loss_function(plain(scores), plain(label))
+            state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
+            self._fire_event(IterationEvents.LOSS_COMPLETED)
+            loss = state.output[Keys.LOSS]
+            self._backward(loss / self.accumulation_steps if self.accumulation_steps > 1 else loss)
+        self._fire_event(IterationEvents.BACKWARD_COMPLETED)
+
+    def _backward(self, loss: Tensor) -> None:
+        with Range(BACKWARD):
+            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
+
+    def _apply(self) -> None:
+        with Range(OPTIMIZER):
+            if self.scaler is not None:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+
+
+class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
+    """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
+
+    precision, channels_last: as for `SupervisedTrainer`;
+    with a custom inferer, metatensors reach the inferer.
+
+    Raises ValueError naming the argument that is wrong.
+    """
+
+    # fmt: off
+    def __init__(
+        self, device: str | torch.device, val_data_loader: Iterable[Any], network: nn.Module,
+        epoch_length: int | None = None, non_blocking: bool = False,
+        prepare_batch: Callable[..., Any] = default_prepare_batch,
+        iteration_update: Callable[[Any, Any], Any] | None = None, inferer: Any = None,
+        postprocessing: Callable[..., Any] | None = None, key_val_metric: dict[str, Any] | None = None,
+        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable[..., Any] = default_metric_cmp_fn,
+        val_handlers: Sequence[Any] | None = None, amp: bool = False, mode: Any = "eval",
+        event_names: list[Any] | None = None, event_to_attr: dict[Any, str] | None = None, decollate: bool = True,
+        to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
+        compile_kwargs: dict[str, Any] | None = None, *,
+        precision: str | None = None, channels_last: bool = False,
+    ) -> None:
+        super().__init__(
+            device, val_data_loader, network, epoch_length, non_blocking, prepare_batch, iteration_update, inferer,
+            metric_cmp_fn=metric_cmp_fn, amp=amp, mode=mode, event_names=event_names, event_to_attr=event_to_attr,
+            decollate=False, to_kwargs=to_kwargs, amp_kwargs=amp_kwargs, compile=compile,
+            compile_kwargs=compile_kwargs,
+        )
+        # fmt: on
+        self.channels_last = channels_last
+        if channels_last:
+            lay_out(unwrapped(network))
+        self._begin(
+            precision=precision,
+            decollate=decollate,
+            postprocessing=postprocessing,
+            key_metric=key_val_metric,
+            additional_metrics=additional_metrics,
+            handlers=val_handlers,
+        )
+
+    def _step(self, batch: Any) -> None:
+        image, label, args, kwargs = self._parts(batch)
+        self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
+        with self.mode(self.network), self.arithmetic.step():
+            scores = self._infer(image, args, kwargs)
+        self.state.output[Keys.PRED] = like(scores, image)
+        self._fire_event(IterationEvents.FORWARD_COMPLETED)
+        self._fire_event(IterationEvents.MODEL_COMPLETED)
+
+
+def plain(value: Any) -> Any:
+    """A metatensor without its meta data, sharing memory, in lists, tuples and dicts too; others as they are."""
+    if isinstance(value, MetaTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.as_subclass(Tensor)
+    if isinstance(value, (list, tuple)) and any(isinstance(one, MetaTensor) for one in value):
+        return type(value)(plain(one) for one in value)
+    return value
+
+
+def like(value: Any, image: Any) -> Any:
+    """`value` (what a network made of `image`) with the meta data that MONAI's tensors would have handed down."""
+    if not isinstance(image, MetaTensor):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(like(one, image) for one in value)
+    if type(value) is not Tensor:
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        dressed = value.as_subclass(MetaTensor)
+    return dressed.copy_meta_from(image, copy_attr=not image.is_batch)
+
+
+def detached(value: Any) -> Any:
+    """`value` without the graph, in lists, tuples and dicts too."""
+
+    def detach(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, MetaTensor):
+            return tensor.detach()
+        with torch._C.DisableTorchFunctionSubclass():
+            bare = tensor.detach().as_subclass(MetaTensor)
+        return bare.copy_meta_from(tensor, copy_attr=False)
+
+    return _with_tensors(detach, value)
+
+
+def float32(value: Any) -> Any:
+    """16-bit scores as float32, which losses are computed in; in lists, tuples and dicts too."""
+    return _with_tensors(lambda each: each.float() if each.dtype in (torch.float16, torch.bfloat16) else each, value)
+
+
+def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_tensors(change, one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _with_tensors(change, one) for key, one in value.items()}
+    return value
+
+
+def lay_out(network: nn.Module) -> None:
+    """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
+    for weight in network.parameters():
+        if weight.ndim in (4, 5):
+            weight.data = as_last(weight.data)
