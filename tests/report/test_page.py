@@ -12,9 +12,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from hasten.report.page import write_report
+from hasten.report.page import run_sections, write_report
 from hasten.report.read import read_run
-from hasten.report.run_page import run_sections
 from tests.report.page_text import PageText
 
 MakeRun = Callable[..., Path]
@@ -107,10 +106,10 @@ def test_text_of_a_run_is_inert(make_run: MakeRun, tmp_path: Path) -> None:
     arrays["name_0"] = np.array(evil)
     np.savez(folder / "examples.npz", **arrays)
     other = make_run("other", name=evil)
-    for runs in ([folder], [folder, other]):
+    for runs, least in (([folder], 12), ([folder, other], 2)):
         page = page_of(runs, tmp_path / "page.html")
         assert page.tags["script"] == 0
-        assert page.text.count(evil) >= 12
+        assert page.text.count(evil) >= least
         assert not [name for name, _ in page.attributes if name.startswith("on")]
 
 
@@ -163,14 +162,8 @@ def test_several_runs_are_compared_with_the_first(make_run: MakeRun, tmp_path: P
     assert "fast reached mean Dice 0.87 first, after 48 s." in text
     assert "3.34×" in text  # 160.5 s / 48 s
     assert "not reached" in text
-    assert {"comparison", "run-1", "run-2", "run-3"} <= set(page.ids)
+    assert page.tags["table"] == page.tags["svg"] == 1
     assert max(page.ids.values()) == 1
-
-
-def test_runs_of_one_name_are_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run("a/x"), make_run("b/x")]
-    text = page_of(runs, tmp_path / "page.html").text
-    assert all(f"hippocampus ({run})" in text for run in runs)
 
 
 def test_regions_have_their_curves_in_the_order_of_the_run(make_run: MakeRun, tmp_path: Path) -> None:
@@ -181,5 +174,5 @@ def test_regions_have_their_curves_in_the_order_of_the_run(make_run: MakeRun, tm
         for step in (1, 2)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    keys = [key.name for key in run_sections(read_run(folder), "run-1")[0].charts[0].keys]
+    keys = [key.name for key in run_sections(read_run(folder))[0].charts[0].keys]
     assert keys == ["Mean", *scores, "Target"]

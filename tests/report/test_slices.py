@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from hasten.report import slices
+from hasten.report.page import run_sections
 from hasten.report.read import read_run
-from hasten.report.run_page import run_sections
 
 
 def pixels(uri: str) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_a_runs_classes_have_their_colours_whatever_their_values(
     arrays = {"image_0": np.zeros(label.shape, np.float32), "label_0": label, "prediction_0": label[:, ::-1]}
     folder = make_run(examples=arrays)
     (folder / "plan.json").write_text(json.dumps({"fingerprint": {"labels": labels}}))
-    (section,) = (each for each in run_sections(read_run(folder), "run-1") if each.slices)
+    (section,) = (each for each in run_sections(read_run(folder)) if each.slices)
     assert [(key.name, key.color) for key in section.keys[: len(names)]] == list(
         zip(names, slices.COLORS, strict=False)
     )

@@ -20,7 +20,7 @@ from hasten.cases.types import spacing_of
 from hasten.config.load import dump_run, load_run
 from hasten.phantoms.organs import write_phantoms
 from hasten.prepare.orient import orientation_of
-from hasten.report import viewer
+from hasten.report import view
 from hasten.report.slices import COLORS, EXTRA, MISSED
 from hasten.report.view import write_batch_page, write_case_pages
 from tests.chromium import CHROMIUM, browser
@@ -101,7 +101,7 @@ def test_a_volume_of_any_orientation_is_turned_alike_and_its_slices_know_their_v
     ornt = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(tuple(codes)))
     affine = np.diag([1.0, 2.0, 3.0, 1.0]) @ inv_ornt_aff(ornt, (4, 5, 6))
     permute, flip = orientation_of(affine, "RAS", (6, 5, 4))
-    shown = viewer.turned(
+    shown = view.turned(
         "a", array.T[None], {"label": array.T}, permute, flip, spacing=spacing_of(affine), ranges=[(0, 1)]
     )
     expected = nib.as_closest_canonical(nib.Nifti1Image(array.astype(np.int16), affine)).get_fdata()
@@ -134,7 +134,7 @@ def test_a_case_that_is_none_is_an_error_that_names_the_nearest(run: Path, tmp_p
 def test_a_page_that_would_be_too_large_says_what_it_leaves_out(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewer, "MOST_BYTES", 63_500)
+    monkeypatch.setattr(view, "MOST_BYTES", 63_500)
     (page,) = write_case_pages(run, ["front"], tmp_path, predictions=run / "predictions")
     (shown,) = content(page)["volumes"]
     _, label, _ = volumes()

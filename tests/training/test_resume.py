@@ -12,7 +12,7 @@ import torch
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.report.compare import step_seconds
+from hasten.report.page import step_seconds
 from hasten.report.read import read_run
 from hasten.runtime import measure
 from hasten.training import loop, sampling

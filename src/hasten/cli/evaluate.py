@@ -154,8 +154,7 @@ def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
 
 def _table(evaluation: Evaluation) -> list[str]:
     from hasten.report.evaluation_page import measure_title, text_of, with_spread
-    from hasten.report.model import Table
-    from hasten.report.terminal import aligned
+    from hasten.report.model import Table, aligned
 
     columns = ("class", *(measure_title(evaluation, measure) for measure in evaluation.measures), "cases")
     rows: list[tuple[str, ...]] = []

@@ -132,7 +132,7 @@ def predict(
     ] = "weak",
 ) -> None:
     """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
-    from hasten.report.terminal import print_table
+    from hasten.report.model import print_table
     from hasten.scaling.predict import predict as predicted
     from hasten.scaling.predict import source_of, table_of
 

@@ -21,7 +21,7 @@ def tune(
     config = run_from(source, overrides or [])
 
     from hasten.doctor.tune import tune as search
-    from hasten.report.terminal import print_table
+    from hasten.report.model import print_table
 
     result = search(config, out, echo=lambda text: echo(text, err=True))
     print_table(result.table())

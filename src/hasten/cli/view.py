@@ -82,15 +82,14 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from hasten.observe.monitor.watch import Watch, frame
+    from hasten.observe.monitor.watch import frame, view_of
 
     console = Console(highlight=False)
     if not once and not run.exists():
         console.print(f"{run}: does not exist yet; waiting for the run to begin (Ctrl-C ends)", soft_wrap=True)
         while not run.exists():
             time.sleep(every)
-    following = Watch(run)
-    view = following.poll()
+    view = view_of(run)
     # What is not a terminal gets one frame, as it can't be drawn over.
     if once or not console.is_terminal:
         console.print(frame(view), soft_wrap=not console.is_terminal)
@@ -98,7 +97,7 @@ def watch(
     with Live(frame(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not view.is_over:
             time.sleep(every)
-            view = following.poll()
+            view = view_of(run)
             live.update(frame(view), refresh=True)
 
 

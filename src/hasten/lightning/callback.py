@@ -148,7 +148,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 self.out,
                 every=self.monitor_every,
                 steps=lambda: self._step,
-                offset_s=self.time_s,
+                age_s=self.time_s,
                 rank=trainer.global_rank,
                 world_size=trainer.world_size,
                 gpus=[f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else (),

@@ -27,34 +27,25 @@ class Progress:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock
         self._live: Any = None
-        self._running = False
         self._is_terminal = self._stream.isatty()
         self._every = LIVE_EVERY if self._is_terminal else PLAIN_EVERY
-        self._total = 0
-        self._target: float | None = None
-        self._metric = ""
-        self._began = 0.0
-        self._due = 0.0
-        self._ends = math.inf
-        """Time at which the time limit is reached."""
+        self._begin(0, None, "")
+        self._running = False
+
+    def _begin(self, total_steps: int, target: float | None, metric: str) -> None:
+        self._total, self._target, self._metric = total_steps, target, SHOWN.get(metric, metric)
+        self._began = self._clock()
+        self._due = self._began + self._every
+        self._ends = math.inf  # when the time limit is reached
+        # Step and time of the first update: the speed leaves out what came before it (compiling, the first read).
         self._first: tuple[int, float] | None = None
-        """Step and time of the first update: the speed leaves out what came before it (compiling, the first read)."""
-        self._loss: float | None = None
-        self._score: float | None = None
-        self._best: float | None = None
-        self._speed: float | None = None
-        self._wait: float | None = None
+        self._last: dict[str, float] = {}  # of each figure
+        self._running = True
 
     def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
         """Begin a run of `total_steps` that may stop once the metric, named as in metrics.jsonl, reaches `target`."""
         self.stop()
-        self._total, self._target, self._metric = total_steps, target, SHOWN.get(metric, metric)
-        self._first = None
-        self._ends = math.inf
-        self._loss = self._score = self._best = self._speed = self._wait = None
-        self._began = self._clock()
-        self._due = self._began + self._every
-        self._running = True
+        self._begin(total_steps, target, metric)
         if self._is_terminal:
             # Imported here, so that quiet runs and all other commands do without it.
             from rich.console import Console
@@ -78,18 +69,11 @@ class Progress:
         now = self._clock()
         if self._first is None:
             self._first = (step, now)
-        if loss is not None:
-            self._loss = loss
-        if samples_per_s is not None:
-            self._speed = samples_per_s
-        if wait_share is not None:
-            self._wait = wait_share
-        if score is None and now < self._due:
-            return
+        given = {"loss": loss, "score": score, "samples_per_s": samples_per_s, "wait_share": wait_share}
+        self._last |= {name: value for name, value in given.items() if value is not None}
         if score is not None:
-            self._score = score
-            self._best = score if self._best is None else max(self._best, score)
-        if self._running:
+            self._last["best"] = max(score, self._last.get("best", score))
+        if self._running and (score is not None or now >= self._due):
             self._draw(step, now, is_validation=score is not None)
             self._due = now + self._every
 
@@ -136,15 +120,12 @@ class Progress:
         if first_step < step < self._total:
             remaining_s = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
             parts[-1] += f", at most {duration(remaining_s)} left"
-        if self._score is not None:
+        last = self._last
+        if "score" in last:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
-            parts.append(f"{self._metric} {self._score:.4f} (best {self._best:.4f}{goal})")
-        if self._loss is not None:
-            parts.append(f"loss {self._loss:.4f}")
-        if self._speed is not None:
-            parts.append(f"{self._speed:.1f} samples/s")
-        if self._wait is not None:
-            parts.append(f"waiting for data {100 * self._wait:.1f}%")
+            parts.append(f"{self._metric} {last['score']:.4f} (best {last['best']:.4f}{goal})")
+        forms = {"loss": "loss {:.4f}", "samples_per_s": "{:.1f} samples/s", "wait_share": "waiting for data {:.1%}"}
+        parts += [form.format(last[name]) for name, form in forms.items() if name in last]
         return parts
 
 

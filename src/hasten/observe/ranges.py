@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 LOADING, FORWARD, BACKWARD, OPTIMIZER = "data loading", "forward", "backward", "optimizer"
@@ -20,8 +20,8 @@ PHASES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT)
 
 _NSIGHT = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
 """Set by `nsys` for the process that it profiles: the second from its start, the first once it records."""
-_METHODS = ("forward", "__call__", "__next__", "__getitem__")
-"""Methods that are looked up in an object of a class outside torch, as MONAI's `Range` does."""
+_METHODS = ("forward", "step", "__call__", "__next__", "__getitem__")
+"""The method in which an object does its work: the first that its class has."""
 
 What = TypeVar("What")
 
@@ -50,24 +50,15 @@ class Range:
 
     `with Range("crop"): ...`; `@Range("crop")` above a function or a method; `Range("crop")(transform)` for a
     transform, a loss, a module, an optimizer or a data set: the object itself comes back, of its own class to all who
-    ask, and can be copied as before, but not pickled. Without a name it is that of the object's class or of the
-    function. Arguments beyond the name, MONAI's:
-
-    methods: those that are marked; None finds them by the kind of object: forward of a module, step of an optimizer,
-    items of a data set, else what there is of forward, __call__, __next__ and __getitem__.
-    append_method_name: to the name, as `name.method`; None does it where several are marked. Raises ValueError for an
-    object that has none of these methods. As a context, one `Range` is for one thread.
+    ask, and can be copied as before, but not pickled. Its range is that of `forward`, `step`, `__call__`, `__next__` or
+    `__getitem__`, the first that it has; raises ValueError for an object that has none. Without a name it is that of
+    the object's class or of the function. As a context, one `Range` is for one thread.
     """
 
-    __slots__ = ("_open", "append_method_name", "methods", "name")
+    __slots__ = ("_open", "name")
 
-    def __init__(
-        self,
-        name: str | None = None,
-        methods: str | Iterable[str] | None = None,
-        append_method_name: bool | None = None,
-    ) -> None:
-        self.name, self.methods, self.append_method_name = name, methods, append_method_name
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
         self._open: list[Any] | None = None
 
     def __enter__(self) -> Range:
@@ -83,23 +74,12 @@ class Range:
 
     def __call__(self, what: What) -> What:
         target: Any = what
+        name = self.name or _name_of(what)
         if inspect.isroutine(what) or isinstance(what, functools.partial):
-            return _ranged(target, self.name or _name_of(what))
+            return _ranged(target, name)
         if isinstance(what, type):
             raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
-        return _marked(target, _marked_names(self, target))
-
-
-def _marked_names(how: Range, what: Any) -> dict[str, str]:
-    """The names of the ranges by the method that each is for. Raises ValueError where there is none to mark."""
-    named = (how.methods,) if isinstance(how.methods, str) else how.methods
-    methods = _methods_of(what) if named is None else tuple(named)
-    missing = [method for method in methods if not hasattr(what, method)]
-    if missing:
-        raise ValueError(f"Range: a {type(what).__name__} has no {missing[0]}; name methods that it has")
-    name = how.name or _name_of(what)
-    append = len(methods) > 1 if how.append_method_name is None else how.append_method_name
-    return {method: f"{name}.{method}" if append else name for method in methods}
+        return _marked(target, name)
 
 
 def _begin(name: str) -> tuple[Any, Any]:
@@ -139,63 +119,25 @@ def _ranged(function: Any, name: str) -> Any:
     return functools.update_wrapper(run, function)
 
 
-def _marked(what: Any, names: dict[str, str]) -> Any:
-    """The object with a new subclass in which these methods are ranges."""
-    on_class: dict[str, str] = {}
-    for method, name in names.items():
-        if not method.startswith("__") and method in getattr(what, "__dict__", {}):
-            setattr(what, method, _ranged(getattr(what, method), name))  # a class's method would not be reached
-        else:
-            on_class[method] = name
-    if on_class:
-        try:
-            object.__setattr__(what, "__class__", _class_of(type(what), on_class))
-        except TypeError:
-            kind = type(what).__name__
-            raise ValueError(f"Range: the methods of a {kind} can't be marked; wrap a function") from None
-    return what
-
-
-def _class_of(kind: type, names: dict[str, str]) -> type:
-    """A subclass of `kind` with some methods marked. Its name, module, docstring and source are those of `kind`."""
-    marked = {method: _ranged(getattr(kind, method), name) for method, name in names.items()}
-
+def _marked(what: Any, name: str) -> Any:
+    """The object, of a new subclass in which its method is a range; name and source of the class stay."""
+    kind: Any = type(what)
+    # `hasattr` would also find what makes the class itself callable.
+    method = next((each for each in _METHODS if any(each in vars(base) for base in kind.__mro__)), None)
+    if method is None:
+        raise ValueError(f"Range: a {kind.__name__} has none of {', '.join(_METHODS)}; wrap a function")
     namespace = {
         "__slots__": (),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
+        method: _ranged(getattr(kind, method), name),
     }
-    subclass: type = type(kind)(kind.__name__, (kind,), {**namespace, **marked})
-    return subclass
-
-
-def _methods_of(what: Any) -> tuple[str, ...]:
-    """The methods in which an object of its kind does its work."""
-    kind = type(what)
-    if _is(what, "torch.nn", "Module"):
-        return ("forward",)
-    if _is(what, "torch.optim", "Optimizer"):
-        return ("step",)
-    if _is(what, "torch.utils.data", "Dataset"):
-        return ("__getitem__",)
-    methods = tuple(name for name in _METHODS if _has(kind, name))
-    if methods:
-        return methods
-    raise ValueError(
-        f"Range: a {kind.__name__} has none of {', '.join(_METHODS)}; name those to mark: Range(name, methods=...)"
-    )
-
-
-def _has(kind: type, name: str) -> bool:
-    """Whether objects of the class have the method; `hasattr` would also find what makes the class callable."""
-    return any(name in vars(base) for base in kind.__mro__)
-
-
-def _is(what: Any, module: str, name: str) -> bool:
-    """Whether `what` is an instance of this class of torch; False if torch was not imported."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(what, kind)
+    try:
+        object.__setattr__(what, "__class__", type(kind)(kind.__name__, (kind,), namespace))
+    except TypeError:
+        raise ValueError(f"Range: the methods of a {kind.__name__} can't be marked; wrap a function") from None
+    return what
 
 
 def _name_of(what: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.evaluation.crossval import CrossValidation, SettingsTrial, Trials
+from hasten.evaluation.crossval import CrossValidation, Trials
 from hasten.evaluation.evaluate import Evaluation, Unit
 from hasten.evaluation.examples import Example, examples_of
 from hasten.observe.progress import SHOWN
@@ -71,7 +71,7 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
             Card("Gain in mean Dice", f"{gain:+.4f}", f"higher in {better} of {cases} cases"),
             Card("Cost", f"{other.passes / own.passes:.2f}×", "the windows through the network"),
         )
-        comparison = [_settings(trials), _classes_of_both(own, other)]
+        comparison = [_settings(trials)]
     shown = own if other is None else other
     page = Page(
         title=f"Validation cases of the run {trials.run.resolve().name}{', with other settings' if other else ''}",
@@ -136,20 +136,6 @@ def _settings(trials: Trials) -> Section:
     ]
     rows.append(("Windows through the network", f"{trials.own.passes:,}", f"{trials.other.passes:,}"))
     return Section("Settings that differ", table=Table(("Setting", "Own", "Tried"), tuple(rows)))
-
-
-def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
-    """A row for each class, region and measure: the means with either choice of settings, and their difference."""
-    rows = []
-    for name in own.evaluation.names:
-        for measure in own.evaluation.measures:
-            before, after = (each.evaluation.summary(name, measure) for each in (own, other))
-            gain = after.mean - before.mean
-            texts = [with_spread(each.mean, each.std, measure) for each in (before, after)]
-            gained = f"{gain:+.4f}" if math.isfinite(gain) else words.DASH
-            rows.append((name, measure_title(own.evaluation, measure), *texts, gained))
-    table = Table(("Class", "Measure", "Own", "Tried", "Difference"), tuple(rows), numeric=(2, 3, 4))
-    return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
 
 
 def pictures(examples: Sequence[Example], classes: Sequence[str]) -> Section:

@@ -1,4 +1,4 @@
-"""Tables, charts, notes and pages: what reports and studies show, for the renderers in `html` and `terminal`.
+"""Tables, charts, notes and pages: what reports and studies show, for `html` and a terminal.
 
 Texts are escaped by the renderers; Markup, such as an `<svg>` of `figures`, is put in as it is.
 """
@@ -130,3 +130,17 @@ class Page:
 def badge(text: str, tone: str = "") -> Markup:
     """A word in a coloured frame. tone: `good`, `bad` or neither."""
     return Markup('<span class="badge {}">{}</span>').format(tone, text)
+
+
+def print_table(table: Table, *, title: str = "") -> None:
+    """Print the table below its title."""
+    print("\n".join([*([title, ""] if title else []), *aligned(table)]))
+
+
+def aligned(table: Table) -> list[str]:
+    """The table as plain lines, its columns below their names."""
+    rows = [table.columns, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [">" if index in table.numeric else "<" for index in range(len(table.columns))]
+    cells = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return ["  ".join(row).rstrip() for row in cells]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from hasten.evaluation.crossval import summarise
 from hasten.observe.folds import is_cross_validation
+from hasten.observe.monitor.alerts import sentences
+from hasten.observe.monitor.sample import Gpu, Sample
 from hasten.observe.notebook import PagePath
+from hasten.observe.values import mapping
 from hasten.report import words
-from hasten.report.compare import KIND, comparison_page
 from hasten.report.evaluation_page import write_crossval_page
+from hasten.report.figures import NUM_COLORS, Line, color, line_chart
 from hasten.report.html import write_page
-from hasten.report.model import Note, Page, Section
-from hasten.report.read import Run, read_run
-from hasten.report.run_page import run_cards, run_sections, status_badge
+from hasten.report.model import Bar, Card, Chart, Key, Note, Page, Section, Table, badge
+from hasten.report.read import Machine, Run, read_run
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
 
 log = logging.getLogger(__name__)
 
@@ -55,26 +63,354 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _page(runs: list[Run]) -> Page:
-    sections = [
-        Section(
-            run.name,
-            badge=status_badge(run),
-            text=words.verdict(run),
-            cards=run_cards(run),
-            warning=Note("To know when reading this", run.notes),
-            sections=run_sections(run, f"run-{number}", folded=len(runs) > 1),
-            id=f"run-{number}",
-        )
-        for number, run in enumerate(runs, start=1)
-    ]
     if len(runs) > 1:
-        return comparison_page(runs, sections)
-    (one,) = sections
-    rest = replace(one, title="", badge="", text="", cards=())
-    return Page(title=one.title, kind=KIND, badge=one.badge, verdict=one.text, cards=one.cards, sections=(rest,))
+        return comparison_page(runs)
+    (run,) = runs
+    return Page(
+        title=run.name,
+        kind=KIND,
+        badge=badge(words.STATUS.get(run.status, run.status), _TONES.get(run.status, "")),
+        verdict=words.verdict(run),
+        cards=run_cards(run),
+        sections=(Section("", warning=Note("To know when reading this", run.notes), sections=run_sections(run)),),
+    )
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
     """Equal names are distinguished by their folders."""
     names = [run.name for run in runs]
     return [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
+
+
+KIND = "training report"
+_COLUMNS = ("Run", "Time to {}", "Speed-up", "Best {}", "Per step", "Samples/s", "Waited for data", "Total")
+_NOTE = (
+    "Speed-ups are against the first run. Times count from the start of a run; where it was resumed, those of all its "
+    "processes add up, without the pauses between them."
+)
+
+
+def comparison_page(runs: list[Run]) -> Page:
+    """Compare `runs` (two or more, names distinct) with the first."""
+    threshold, metric = _threshold(runs), words.common_metric(runs)
+    goal = "target" if threshold is None else f"{metric} {words.threshold(threshold)}"
+    times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
+    rows = tuple(
+        (
+            Markup("{}<br>{}").format(run.name, badge(words.STATUS.get(run.status, run.status))),
+            words.duration(time_s) if time_s is not None else "not reached",
+            f"{times[0] / time_s:.2f}×" if times[0] and time_s else words.DASH,
+            words.score(run.best_score),
+            words.short_duration(step_seconds(run)),
+            words.number(run.samples_per_s),
+            words.share(run.wait_share),
+            words.duration(run.total_s),
+        )
+        for run, time_s in zip(runs, times, strict=True)
+    )
+    columns = tuple(column.format(goal if "Time" in column else metric) for column in _COLUMNS)
+    reached = [(time_s, run.name) for time_s, run in zip(times, runs, strict=True) if time_s is not None]
+    verdict = f"No run reached the {goal}."
+    if reached:
+        verdict = f"{min(reached)[1]} reached {goal} first, after {words.duration(min(reached)[0])}."
+    comparison = Section(
+        "Comparison",
+        warning=Note("Not of the same cases", _other_cases(runs)),
+        table=Table(columns, rows, numeric=tuple(range(1, len(columns)))),
+        note=_NOTE,
+        sections=(Section("", charts=(_comparison_chart(runs, metric, threshold),)),),
+    )
+    notes = Note("To know when reading this", tuple(f"{run.name}: {note}" for run in runs for note in run.notes))
+    sections = (comparison, Section("", warning=notes))
+    return Page(title=f"{len(runs)} runs compared", kind=KIND, verdict=verdict, sections=sections)
+
+
+def _comparison_chart(runs: list[Run], metric: str, threshold: float | None) -> Chart:
+    keys = [Key(run.name, color(index)) for index, run in enumerate(runs)]
+    if threshold is not None:
+        keys.append(Key("compared at", "--muted", words.threshold(threshold), dashed=True))
+    lines = [
+        Line(
+            x=[record.time_s for record in run.validations],
+            y=[record.score for record in run.validations],
+            color=color(index),
+            width=2.2,
+        )
+        for index, run in enumerate(runs)
+    ]
+    describe = f"Validations of {len(runs)} runs: {metric} over time"
+    svg = line_chart(lines, id_prefix="comparison", describe=describe, level=threshold)
+    return Chart(svg, f"Validations: {metric} over time", tuple(keys))
+
+
+def _other_cases(runs: list[Run]) -> tuple[str, ...]:
+    """Why the scores of the runs are not to be compared; empty if they are."""
+    first, *others = runs
+    notes = [
+        f"{run.name} has another data.{name} than {first.name}, so that their scores are of other cases."
+        for run in others
+        for name in ("source", "split")
+        if name in run.data and name in first.data and run.data[name] != first.data[name]
+    ]
+    shortened = [
+        f"{run.name}: the validation is shortened to {mapping(run.accelerators['shorter validation']).get('reason')}."
+        for run in runs
+        if "shorter validation" in run.accelerators
+    ]
+    return (*notes, *shortened)
+
+
+def step_seconds(run: Run) -> float | None:
+    """Seconds of a step with its wait for data."""
+    if not run.steps or "train" not in run.seconds:
+        return None
+    return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
+
+
+def _threshold(runs: list[Run]) -> float | None:
+    """The first run's target, or the highest score, in hundredths, that every validated run reached."""
+    if runs[0].target is not None:
+        return runs[0].target
+    tops = [max(record.score for record in run.validations) for run in runs if run.validations]
+    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
+
+
+PARTS = {
+    "import": ("import", "--c4"),
+    "read_plan": ("read and plan", "--c5"),
+    "prepare": ("prepare", "--c1"),
+    "tune": ("tune", "--c7"),
+    "compile": ("compile", "--c8"),
+    "train": ("train", "--c2"),
+    "wait_for_data": ("wait for data", "--c6"),
+    "validate": ("validate", "--c3"),
+    "checkpoint": ("checkpoint", "--ink"),
+}
+"""Parts of a run's time in the order they are stacked: their words and their colours."""
+_TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
+
+
+def run_sections(run: Run) -> tuple[Section, ...]:
+    """Everything but the key figures."""
+    sections = (
+        _curves(run),
+        _time(run),
+        machine_section(run.machine),
+        _slices(run),
+        _accelerators(run),
+        _plan(run),
+        _listing("Environment", ("Name", "Value"), words.environment(run.environment), "Versions and the machine"),
+        Section("Configuration", pre=run.config, folded="run.yaml, resolved")
+        if run.config
+        else Section("Configuration", note="Not recorded."),
+    )
+    return tuple(section for section in sections if section is not None)
+
+
+def run_cards(run: Run) -> tuple[Card, ...]:
+    name, per_step = words.metric(run), step_seconds(run)
+    at_step = f"at step {run.best_step:,}" if run.best_step is not None else ""
+    cards = [Card(f"Best {name}", words.score(run.best_score), at_step)]
+    if run.target is not None:
+        reached = words.time_to(run, run.target)
+        label = f"Time to {name} {words.threshold(run.target)}"
+        if reached is None:
+            cards.append(Card(label, "not reached", f"in {words.duration(run.total_s)}"))
+        else:
+            cards.append(Card(label, words.duration(reached), "from the start"))
+    steps = words.DASH if run.steps is None else f"{run.steps:,}"
+    total = "so far" if run.status == "in_progress" else ""
+    if run.earlier_s:
+        total = f"{words.duration(run.earlier_s)} of it before the run was resumed"
+    cards += [
+        Card("Total time", words.duration(run.total_s), total),
+        Card("Steps", steps, f"{words.short_duration(per_step)} each" if per_step is not None else ""),
+        Card("Throughput", words.number(run.samples_per_s), "samples per second"),
+        Card("Waited for data", words.share(run.wait_share), "of the step time"),
+    ]
+    if run.cases:
+        train, validation = run.cases.get("train"), run.cases.get("validation")
+        others = f", {validation:,} held out" if validation is not None else ""
+        cards.append(Card("Cases", words.DASH if train is None else f"{train:,}", f"for training{others}"))
+    return tuple(cards)
+
+
+def _curves(run: Run) -> Section:
+    metric = words.metric(run).removeprefix("mean ")
+    charts = (_validations(run, metric), _loss(run))
+    return Section(f"Loss and {metric}", charts=charts)
+
+
+def _loss(run: Run) -> Chart:
+    points = [(record.time_s, record.loss) for record in run.train if record.loss is not None]
+    if not points:
+        return Chart("", "Training loss", note="No training loss was recorded.")
+    losses = [loss for _, loss in points]
+    line = Line(x=[time_s for time_s, _ in points], y=losses, color="--c2")
+    log = min(losses) > 0 and max(losses) > 20 * min(losses)
+    describe = f"Training loss over time, from {losses[0]:.3g} to {losses[-1]:.3g}"
+    return Chart(line_chart([line], id_prefix="loss", describe=describe, log=log), "Training loss")
+
+
+def _validations(run: Run, metric: str) -> Chart:
+    title = f"Validation {metric}"
+    if not run.validations:
+        return Chart("", title, note="No validation was recorded.")
+    last = run.validations[-1]
+    lines, keys = [], [Key("Mean", "--ink", words.score(last.score))]
+    known = list(run.class_names.values())
+    # Regions are not classes of the label map; they keep the order of the validation's record.
+    scored = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
+    names = [name for name in known if name in scored] + [name for name in scored if name not in known]
+    for position, name in enumerate(names):
+        # The place in the label map, so that a class has one hue in the curves and on the slices.
+        hue = color(known.index(name) if name in known else len(known) + position)
+        points = [(record.time_s, record.per_class[name]) for record in run.validations if name in record.per_class]
+        lines.append(Line(x=[time_s for time_s, _ in points], y=[score for _, score in points], color=hue))
+        keys.append(Key(name, hue, words.score(last.per_class.get(name))))
+    times = [record.time_s for record in run.validations]
+    lines.append(Line(x=times, y=[record.score for record in run.validations], color="--ink", width=2.4))
+    if run.target is not None:
+        keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
+    describe = f"Validation {metric} over time, last mean {last.score:.3f}"
+    svg = line_chart(lines, id_prefix="dice", describe=describe, level=run.target)
+    return Chart(svg, title, tuple(keys))
+
+
+def _time(run: Run) -> Section:
+    """The time by part."""
+    title = "Where the time went"
+    seconds = {name: value for name, value in run.seconds.items() if value > 0}
+    rows = [(*PARTS[name], seconds[name]) for name in PARTS if name in seconds]
+    rows += [(name.replace("_", " "), "--muted", value) for name, value in seconds.items() if name not in PARTS]
+    if not rows:
+        return Section(title, note="The parts of the time are recorded when a run ends.")
+    covered = sum(value for _, _, value in rows)
+    total = max(run.total_s or 0.0, covered)
+    if total - covered > 0.001 * total:
+        rows.append(("other", "--rest", total - covered))
+    total = sum(value for _, _, value in rows)
+    return Section(
+        title,
+        bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
+        note=f"Shares are of {words.duration(total)} in all.",
+    )
+
+
+def _slices(run: Run) -> Section:
+    return Section(
+        "Example slices",
+        slices=tuple(map(slice_of, run.examples)),
+        keys=(*class_keys(run.class_names.values()), *DIFFERENCE_KEYS),
+        note=slices_note(run.examples) if run.examples else "No example slices were recorded.",
+    )
+
+
+def _accelerators(run: Run) -> Section:
+    rows = []
+    for name, value in run.accelerators.items():
+        detail = value if isinstance(value, dict) else {"on": value}
+        on = detail.get("on")
+        state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
+        rows.append((name, state, _text(detail, "reason")))
+    return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows))
+
+
+def _plan(run: Run) -> Section:
+    details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
+    rows = tuple(
+        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), _text(each, "reason"), name)
+        for name, each in details.items()
+    )
+    return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    return str(fields.get(name) or "")
+
+
+def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], folded: str = "") -> Section:
+    if not rows:
+        return Section(title, note="Not recorded.")
+    return Section(title, table=Table(columns, rows), folded=folded)
+
+
+PERCENT = (0.0, 103.0)
+"""Axis limits, with a margin so that a line at 100 is fully visible."""
+GIB = 1024.0
+"""MiB per GiB."""
+
+Points = list[tuple[float, float]]
+"""(seconds since the start, value)."""
+Curves = dict[str, Points]
+"""Points by the name of what is drawn."""
+
+
+def machine_section(machine: Machine | None) -> Section | None:
+    """None where nothing was recorded."""
+    if machine is None:
+        return None
+    host = machine.ranks[min(machine.ranks)]  # every rank records the host
+    total = host[-1].host.ram_total
+    of_all = f"all programs, of {total / GIB:.1f} GiB" if total else "all programs"
+    memory = {of_all: _of(host, lambda sample: sample.host.ram_used, GIB)}
+    memory |= _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
+    steps = _of_ranks(machine, lambda sample: sample.step_s, "a step", 1e-3)
+    charts = (
+        _chart("GPU utilisation (%)", _of_gpus(machine, lambda gpu: gpu.util), "gpu", bounds=PERCENT),
+        _chart("GPU memory (GiB)", _of_gpus(machine, lambda gpu: gpu.used, GIB), "gpu-memory"),
+        _chart("Power (W)", _of_gpus(machine, lambda gpu: gpu.power_w), "power"),
+        _chart("Step time (ms)", steps, "step"),
+        _chart(
+            "Processor, all cores (%)",
+            {"busy": _of(host, lambda sample: sample.host.cpu)},
+            "cpu",
+            bounds=PERCENT,
+        ),
+        _chart("Host memory (GiB)", memory, "memory"),
+    )
+    return Section(
+        "The machine",
+        warning=Note("To look at", tuple(sentences(machine.alerts))),
+        charts=tuple(chart for chart in charts if chart is not None),
+        note=" ".join(f"{remark[:1].upper()}{remark[1:]}." for remark in machine.remarks),
+    )
+
+
+def _chart(title: str, curves: Curves, id_: str, *, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
+    """The curves, as many as there are colours, each with its mean; None where nothing was recorded."""
+    drawn = [(name, points) for name, points in curves.items() if len(points) > 1][:NUM_COLORS]
+    if not drawn:
+        return None
+    keys, lines = [], []
+    for place, (name, points) in enumerate(drawn, 1):
+        times, values = zip(*points, strict=True)
+        keys.append(Key(name, color(place), f"mean {words.number(statistics.fmean(values))}"))
+        lines.append(Line(x=times, y=values, color=color(place)))
+    svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
+    return Chart(svg, title, tuple(keys))
+
+
+def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None], scale: float = 1.0) -> Points:
+    return [(sample.time, reading / scale) for sample in samples if (reading := value(sample)) is not None]
+
+
+def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: float = 1.0) -> Curves:
+    """Points by the GPU's name, which includes the rank only if there are several."""
+    devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
+    several = len(machine.ranks) > 1
+    return {
+        f"GPU {index} (rank {rank})" if several else f"GPU {index}": [
+            (sample.time, reading / scale)
+            for sample in machine.ranks[rank]
+            for gpu in sample.gpus
+            if gpu.index == index and (reading := value(gpu)) is not None
+        ]
+        for rank, index in devices
+    }
+
+
+def _of_ranks(machine: Machine, value: Callable[[Sample], float | None], alone: str, scale: float = 1.0) -> Curves:
+    """Points by the rank's name. alone: the name where there is one rank."""
+    several = len(machine.ranks) > 1
+    return {f"rank {rank}" if several else alone: _of(samples, value, scale) for rank, samples in machine.ranks.items()}

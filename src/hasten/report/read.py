@@ -21,7 +21,7 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import Follower, MonitorRecording, recordings
+from hasten.observe.monitor.recording import read_records, recordings
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.values import accelerators, integer, mapping, number, numbers
 
@@ -172,15 +172,10 @@ def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
                 image, label, prediction = (fields.pop(name) for name in ("image", "label", "prediction"))
                 if not image.shape[:2] == label.shape == prediction.shape:
                     raise ValueError(f"example {index} is not three (H, W) arrays of one shape")
-                texts = {name: value.tolist() for name, value in fields.items()}
-                examples.append(
-                    Example(
-                        image=image.astype(np.float32),
-                        label=label.astype(np.uint8),
-                        prediction=prediction.astype(np.uint8),
-                        **{"name": f"case {index}", **texts, "dice": number(texts.get("dice"))},
-                    )
-                )
+                texts = {"name": f"case {index}", **{name: value.tolist() for name, value in fields.items()}}
+                texts["dice"] = number(texts.get("dice"))
+                maps = {"label": label.astype(np.uint8), "prediction": prediction.astype(np.uint8)}
+                examples.append(Example(image=image.astype(np.float32), **maps, **texts))
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         notes.append(f"examples.npz cannot be read ({error}).")
     return tuple(examples)
@@ -193,10 +188,6 @@ def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]
         return dict(sorted(named.items()))
     names = list(dict.fromkeys(name for record in validations for name in record.per_class))
     return dict(enumerate(names, start=1))
-
-
-_MAX_SAMPLES = 20_000
-"""Samples of a rank on the page: five hours at one per second; of a longer run every second one, every third, ..."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,17 +203,12 @@ class Machine:
 
 def read_monitor(folder: Path, notes: list[str]) -> Machine | None:
     """The content of the run directory's monitor files; None if there are none. Unreadable lines become a note."""
-    loaded: list[MonitorRecording] = []
-    for rank, path in recordings(folder).items():
-        recording = MonitorRecording(path, rank, limit=None)
-        recording.poll(is_last=True)
+    loaded = recordings(folder)
+    for recording in loaded:
         if recording.damaged:
             lines = "1 line" if recording.damaged == 1 else f"{recording.damaged} lines"
-            notes.append(f"{path.name}: {lines} cannot be read.")
-        loaded.append(recording)
-    ranks = {
-        each.rank: tuple(each.samples)[:: -(-len(each.samples) // _MAX_SAMPLES)] for each in loaded if each.samples
-    }
+            notes.append(f"{recording.path.name}: {lines} cannot be read.")
+    ranks = {each.rank: each.samples for each in loaded if each.samples}
     if not ranks:
         return None
     remarks = dict.fromkeys(note for recording in loaded for note in recording.notes)
@@ -235,7 +221,6 @@ class TrainRecord:
     time_s: float
     loss: float | None
     samples_per_s: float | None
-    wait_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,10 +239,9 @@ def read_metrics(
     """All records, of one clock. metric: `dice` or `iou`, what is taken of a validation."""
     if not path.is_file():
         notes.append("metrics.jsonl is missing: there are no curves.")
-    file = Follower(path)
-    lines = [*file.poll(), *file.finish()]
-    if file.damaged:
-        notes.append(f"metrics.jsonl: {file.damaged} of {file.damaged + len(lines)} lines cannot be read.")
+    lines, damaged = read_records(path)
+    if damaged:
+        notes.append(f"metrics.jsonl: {damaged} of {damaged + len(lines)} lines cannot be read.")
     train: list[TrainRecord] = []
     validations: list[ValidationRecord] = []
     unusable = 0
@@ -276,7 +260,7 @@ def read_metrics(
             per_class = numbers(line.get(f"{metric}_per_class"))
             validations.append(ValidationRecord(step=step, time_s=time_s, score=score, per_class=per_class))
         else:
-            values = {name: number(line.get(name)) for name in ("loss", "samples_per_s", "wait_share")}
+            values = {name: number(line.get(name)) for name in ("loss", "samples_per_s")}
             train.append(TrainRecord(step=step, time_s=time_s, **values))
     if unusable:
         notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or {metric}.")

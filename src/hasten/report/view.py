@@ -1,15 +1,20 @@
-"""What `hasten view` shows: cases of a run with label and prediction, and patches as the network gets them."""
+"""What `hasten view` shows: cases of a run with label and prediction, and patches as the network gets them.
+
+Each page is one HTML file, whose slices can be paged through in a browser.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from hasten.cache.fingerprint import read_cases
 from hasten.cases.formats import ending, is_picture, named_files
@@ -25,20 +30,200 @@ from hasten.config.load import load_run
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig, Spacing
 from hasten.evaluation.evaluate import score_case
-from hasten.observe.folds import VALIDATION, refuse_cross_validation
+from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.ensemble import Member
-from hasten.prediction.outputs import label_names
 from hasten.prediction.predict import predict_cases
-from hasten.prepare.orient import UNCHANGED, orientation_of
+from hasten.prepare.orient import UNCHANGED, Flip, Permute, orient, orientation_of
 from hasten.report import words
+from hasten.report.html import write_template
 from hasten.report.model import Key
 from hasten.report.read import read_run
-from hasten.report.slices import class_keys
-from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, png_uri
 from hasten.training.plan import plan_run
 from hasten.training.prepare_cases import arena_of
 from hasten.training.sampling import choose_program
+
+MOST_BYTES = 20_000_000
+"""Size of a page at most."""
+_REDUCTIONS = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 16), (32, 16))
+"""What is embedded: every nth slice, every nth row and column; the first that fits into a page."""
+_BYTES_A_VOXEL = 0.2
+"""Bytes of a channel's voxel on the page, at least: reductions that are beyond the budget by that are not tried."""
+_PERCENTILES = (0.5, 99.5)
+"""Percentiles of an image that are shown black and white."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """An axis of a shown volume: x, y or z of the file, and the file's index of its first slice."""
+
+    name: str
+    first: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pictured:
+    """A volume as it is shown: axes from inferior to superior, from anterior to posterior, from right to left."""
+
+    name: str
+    image: np.ndarray
+    """(C, D, H, W)."""
+    spacing: tuple[float, float, float]
+    axes: tuple[Axis, Axis, Axis]
+    maps: Mapping[str, np.ndarray]
+    """Class indices (D, H, W) uint8 by what they are: label, prediction."""
+    ranges: tuple[tuple[float, float], ...]
+    """Values of each channel that are shown black and white."""
+    anatomical: bool = True
+    """Whether its sides are named: not where the file says nothing of them."""
+    planes: tuple[str, ...] = ("axial", "coronal", "sagittal")
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Viewer:
+    """A page. Volumes that are linked show the same slice."""
+
+    title: str
+    verdict: str
+    volumes: Sequence[Pictured]
+    channels: Sequence[str]
+    classes: Sequence[Key]
+    """Names and colours by class index; the background first."""
+    colour: bool = False
+    """Whether the three channels are red, green and blue."""
+    ignored: bool = False
+    """Whether label maps have voxels that are not annotated."""
+    linked: bool = False
+    notes: tuple[str, ...] = ()
+    links: Sequence[tuple[str, str]] = ()
+    """Names of other pages and their files; of this page none."""
+
+
+def turned(
+    name: str,
+    image: np.ndarray,
+    maps: Mapping[str, np.ndarray],
+    permute: Permute,
+    flip: Flip,
+    *,
+    spacing: tuple[float, float, float],
+    ranges: Sequence[tuple[float, float]],
+    caption: str = "",
+) -> Pictured:
+    """A volume (C, D, H, W) and its maps (D, H, W) in the file's order, turned; a single slice stays as it is.
+
+    permute, flip: as `orientation_of` gives them for RAS. spacing: (D, H, W) of the file in mm.
+    """
+    flat = image.shape[1] == 1
+    if flat:
+        permute, flip = (0, 1, 2), (False, False, False)
+    else:  # from RAS, whose rows run to anterior and whose columns run to the right
+        flip = (flip[0], not flip[1], not flip[2])
+    axes = [
+        Axis(name="zyx"[source], first=image.shape[1 + source] - 1 if backwards else 0, step=-1 if backwards else 1)
+        for source, backwards in zip(permute, flip, strict=True)
+    ]
+    return Pictured(
+        name=name,
+        image=orient(image, permute, flip),
+        maps={layer: orient(each, permute, flip) for layer, each in maps.items()},
+        spacing=(spacing[permute[0]], spacing[permute[1]], spacing[permute[2]]),
+        axes=(axes[0], axes[1], axes[2]),
+        ranges=tuple(ranges),
+        anatomical=not flat,
+        planes=("axial",) if flat else ("axial", "coronal", "sagittal"),
+        caption=caption,
+    )
+
+
+def range_of(channel: np.ndarray) -> tuple[float, float]:
+    """The values of a channel that are shown black and white: all of 8-bit ones, else its percentiles."""
+    if channel.dtype == np.uint8:
+        return 0.0, 255.0
+    step = max(1, round((channel.size / 2e6) ** (1 / 3)))
+    low, high = np.percentile(channel[tuple(slice(None, None, step) for _ in channel.shape)], _PERCENTILES).tolist()
+    return low, high if high > low else low + 1
+
+
+def write_viewer(page: Viewer, out: Path) -> Path:
+    """Write the page to the file `out`, reduced until it has at most `MOST_BYTES`, and return it. Raises ValueError."""
+    budget = MOST_BYTES * 0.98 - 60_000
+    voxels = sum(volume.image.size for volume in page.volumes)
+    for slices, sides in _REDUCTIONS:
+        if _BYTES_A_VOXEL * voxels / (slices * sides**2) > budget:
+            continue
+        volumes = [_packed(volume, slices, sides) for volume in page.volumes]
+        if len(json.dumps(volumes)) <= budget:
+            break
+    else:
+        raise ValueError(f"{out}: {first_few([each.name for each in page.volumes])} are too large for a page")
+    data = {
+        "volumes": volumes,
+        "channels": list(page.channels),
+        "colour": page.colour,
+        "classes": [asdict(key) for key in page.classes],
+        "errors": [asdict(key) for key in DIFFERENCE_KEYS],
+        "ignored": page.ignored,
+        "linked": page.linked,
+        "crosshair": not page.linked and page.volumes[0].anatomical,
+    }
+    parts = [f"one of {slices} slices"] * (slices > 1) + [f"one of {sides} rows and columns"] * (sides > 1)
+    notes = (*page.notes, *([f"To keep the page below 20 MB it has {', '.join(parts)}."] if parts else []))
+    return write_template(
+        "viewer.html.j2",
+        out,
+        title=page.title,
+        verdict=page.verdict,
+        notes=notes,
+        links=page.links,
+        data=data,
+    )
+
+
+def _packed(volume: Pictured, slices: int, sides: int) -> dict[str, Any]:
+    steps = (slices if volume.image.shape[1] > 1 else 1, sides, sides)
+    thinned = tuple(slice(None, None, step) for step in steps)
+    shape = [len(range(0, size, step)) for size, step in zip(volume.image.shape[1:], steps, strict=True)]
+    maps = {layer: _pngs(array[thinned]) for layer, array in volume.maps.items()}
+    interesting = next((array[thinned] for array in volume.maps.values() if array.any()), None)
+    return {
+        "name": volume.name,
+        "caption": volume.caption,
+        "shape": shape,
+        "mm": [size * each for size, each in zip(volume.image.shape[1:], volume.spacing, strict=True)],
+        "axes": [
+            {"name": axis.name, "first": axis.first, "step": axis.step * step}
+            for axis, step in zip(volume.axes, steps, strict=True)
+        ],
+        "at": _fullest(interesting) if interesting is not None else [size // 2 for size in shape],
+        "anatomical": volume.anatomical,
+        "planes": list(volume.planes),
+        "values": [list(each) for each in volume.ranges],
+        "channels": [
+            _pngs(_greys(channel[thinned], limits)) for channel, limits in zip(volume.image, volume.ranges, strict=True)
+        ],
+        **maps,
+    }
+
+
+def _fullest(classes: np.ndarray) -> list[int]:
+    """Along each axis the slice that holds most of a label map (D, H, W)."""
+    return [int((classes > 0).sum(tuple({0, 1, 2} - {axis})).argmax()) for axis in range(3)]
+
+
+def _greys(channel: np.ndarray, limits: tuple[float, float]) -> Iterator[np.ndarray]:
+    """The slices of a channel (D, H, W) in values from 0 to 255."""
+    low, high = limits
+    for plane in channel:
+        yield np.rint(((plane.astype(np.float32) - low) / (high - low)).clip(0, 1) * 255).astype(np.uint8)
+
+
+def _pngs(planes: Iterable[np.ndarray]) -> list[str]:
+    return [png_uri(Image.fromarray(np.ascontiguousarray(plane))) for plane in planes]
+
 
 _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""
@@ -63,7 +248,7 @@ def write_case_pages(
 
     names: of cases, which may also be those that the run was trained on; none takes the worst, the median and the best
     of the last validation. predictions: folder of label maps named after the cases; None predicts with the run's best
-    weights, unless run/validation has what these predicted. device, trust_changed_code, tick: as `predict` takes them.
+    weights. device, trust_changed_code, tick: as `predict` takes them.
     Raises ValueError.
     """
     refuse_cross_validation(run)
@@ -81,8 +266,15 @@ def write_case_pages(
         if predictions is not None:
             paths, source = dict(named_files(predictions)), str(predictions)
         else:
-            how = {"device": device or config.train.device, "trust_changed_code": trust_changed_code, "tick": tick}
-            paths, source = _predicted(run, cases, Path(scratch), **how), "its best weights"
+            written = predict_cases(
+                [Member(model_file(run), read_model(run))],
+                cases,
+                Path(scratch),
+                device=device or config.train.device,
+                trust_changed_code=trust_changed_code,
+                tick=tick,
+            )
+            paths, source = {case.id: path for case, path in zip(cases, written, strict=True)}, "its best weights"
         without = [case.id for case in cases if case.id not in paths]
         if without:
             raise ValueError(f"{predictions}: holds no prediction of {first_few(without)}; name another --predictions")
@@ -113,16 +305,6 @@ def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
     return [cases[name] for name in dict.fromkeys(names)]
 
 
-def _predicted(run: Path, cases: Sequence[Case], scratch: Path, **how: Any) -> dict[str, Path]:
-    """The label map of each case: of run/validation, if it is of the best weights, or else written into `scratch`."""
-    member = Member(model_file(run), read_model(run))
-    kept = {case.id: run / VALIDATION / name for case, name in zip(cases, label_names(cases), strict=True)}
-    since = member.where.stat().st_mtime_ns
-    missing = [case for case in cases if not kept[case.id].is_file() or kept[case.id].stat().st_mtime_ns < since]
-    written = predict_cases([member], missing, scratch, **how) if missing else []
-    return kept | {case.id: path for case, path in zip(missing, written, strict=True)}
-
-
 def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Path) -> Viewer:
     image = read_image(case)
     maps = {
@@ -142,12 +324,14 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
         ranges=_ranges(image.array, config),
     )
     dice = _dice(case, case_set, maps, image) if case.label is not None else {}
+    counted = [dice[name] for name in case_set.regions or dice if name in dice]  # as the run's own mean
+    mean = f"Mean Dice {words.score(float(np.mean(counted)))}. " if counted else ""
     lengths = _times(*(f"{mm:.3g}" for mm in image.spacing[::-1]))
     flat = f"{_times(*(side for side in shape[::-1] if side > 1))} pixels"
     size = f"{_times(*shape[::-1])} voxels (x, y, z) of {lengths} mm" if not is_flat(shape) else flat
     return Viewer(
         title=case.id,
-        verdict=f"{_mean(dice, case_set)}{size}.",
+        verdict=f"{mean}{size}.",
         volumes=[volume],
         channels=_channels(case_set, case),
         classes=_classes(case_set, dice),
@@ -172,20 +356,11 @@ def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
 
 def _dice(case: Case, case_set: CaseSet, maps: Mapping[str, np.ndarray], image: Volume) -> dict[str, float]:
     """Dice of each foreground class and region on the image's own voxels, without those that neither map holds."""
-    members: dict[str, tuple[int, ...]] = {
-        name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index
-    }
+    members = {name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index}
     members |= {region.name: region.members for region in regions_of(case_set)}
     label, prediction = (np.where(maps["label"] == IGNORED, 0, maps[layer]) for layer in ("label", "prediction"))
     scores = score_case(case.id, prediction, label, members, spacing=image.spacing, surfaces=False)
     return {each.name: each.dice for each in scores if not np.isnan(each.dice)}
-
-
-def _mean(dice: Mapping[str, float], case_set: CaseSet) -> str:
-    """The mean Dice as a run has it: over the regions, or the classes where there are none."""
-    counted = [dice[name] for name in case_set.regions or dice if name in dice]
-    regions = "".join(f", {name} {dice[name]:.3f}" for name in case_set.regions if name in dice)
-    return f"Mean Dice {words.score(float(np.mean(counted)))}{regions}. " if counted else ""
 
 
 def _classes(case_set: CaseSet, dice: Mapping[str, float] | None = None) -> list[Key]:

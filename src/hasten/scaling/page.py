@@ -11,8 +11,7 @@ from hasten.observe.rundir import write_json, writing_to
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
 from hasten.report.html import write_page
-from hasten.report.model import Chart, Key, Page, Section, Table
-from hasten.report.terminal import print_table
+from hasten.report.model import Chart, Key, Page, Section, Table, print_table
 from hasten.scaling.analyse import LEAST_EFFICIENCY, Analysis, Point, Series, workers
 from hasten.scaling.logs import Log
 

@@ -46,7 +46,7 @@ class Records:
                 out,
                 every=observe.monitor_every,
                 steps=steps,
-                offset_s=time_s,
+                age_s=time_s,
                 gpus=_gpus(components),
                 send=self.tracking.log,
             )
@@ -63,17 +63,18 @@ class Records:
         self.tracking.log(line)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Pass the content of summary.json to the trackers, before they are closed."""
-        self.tracking.summary(summary)
+        """Tell the trackers, before they are closed, how a run ended. summary: content of summary.json."""
+        if summary.get("status") == "interrupted":
+            self.tracking.interrupted()
 
 
-def _gpus(components: LoopComponents) -> list[str] | tuple[()] | None:
-    """The UUID of the training GPU; on a CPU None, which takes any GPU, if train.device is auto, else none."""
+def _gpus(components: LoopComponents) -> list[str] | tuple[()]:
+    """The UUID of the training GPU; none on a CPU."""
     device = components.step.device
     if device.type == "cuda":
         # Not by number: CUDA and the driver's library may number GPUs differently.
         return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
-    return None if components.train.device == "auto" else ()
+    return ()
 
 
 class RankLog:

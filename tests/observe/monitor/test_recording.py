@@ -1,49 +1,38 @@
-"""monitor.jsonl read back: whole, growing, damaged, and of a run that was resumed."""
+"""monitor.jsonl read back: whole, damaged, its end alone, and of a run that was resumed."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hasten.observe.monitor.recording import Follower, MonitorRecording
+from hasten.observe.monitor.recording import read_recording, read_records, recordings
+from hasten.observe.monitor.sample import Gpu, Host, Sample, from_record, to_record
 from tests.observe.monitor.series import series, start, write
 
 
-def test_a_file_is_followed_as_it_grows(tmp_path: Path) -> None:
+def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    follower = Follower(path)
-    assert follower.poll() == []
-    path.write_text('{"a": 1}\n{"a": 2')
-    assert follower.poll() == [{"a": 1}]
-    with path.open("a") as file:
-        file.write('2}\nnonsense\n[3]\n\n\0\0\n{"a": 4}\n')
-    assert follower.poll() == [{"a": 22}, {"a": 4}]
-    assert follower.damaged == 2
-    assert follower.poll() == []
-
-
-def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2}\n')
-    follower = Follower(path)
-    assert len(follower.poll()) == 2
-    path.write_text('{"a": 3}\n')
-    assert follower.poll() == [{"a": 3}]
-    (tmp_path / "new").write_text('{"a": 4}\n{"a": 5}\n{"a": 6}\n')
-    (tmp_path / "new").replace(path)
-    assert [record["a"] for record in follower.poll()] == [4, 5, 6]
+    assert read_records(path) == ([], 0)
+    path.write_text('{"a": 1}\nnonsense\n[3]\n\n\0\0\n{"a": 4}\n{"a": 5}')
+    assert read_records(path) == ([{"a": 1}, {"a": 4}, {"a": 5}], 2)
+    assert read_records(path, tail=20) == ([{"a": 4}, {"a": 5}], 0)
+    assert read_records(path, tail=1000)[1] == 2
 
 
 def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
     note = {"kind": "note", "text": "no driver"}
-    path = write(tmp_path / "m.jsonl", series(5), before=[start(every=0.5), note, note], after=[{"kind": "new"}])
-    recording = MonitorRecording(path)
-    recording.poll()
-    assert (recording.is_open, recording.every, recording.notes) == (True, 0.5, ["no driver"])
+    path = write(tmp_path / "monitor-rank3.jsonl", series(5), before=[start(), note, note], after=[{"kind": "new"}])
+    (recording,) = recordings(tmp_path)
+    assert (recording.path, recording.rank, recording.is_open, recording.notes) == (path, 3, True, ("no driver",))
     assert list(recording.samples) == series(5)
     write(path, series(1, start=5), after=[{"kind": "stop"}])
-    recording.poll()
+    (recording,) = recordings(tmp_path)
     assert (recording.is_open, len(recording.samples), recording.damaged) == (False, 6, 0)
 
 
@@ -51,10 +40,7 @@ def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_short_is_skipped_and_counted(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "m.jsonl", series(5), before=[start()])
     path.write_bytes(path.read_bytes()[:-cut])
-    recording = MonitorRecording(path)
-    recording.poll()
-    assert (len(recording.samples), recording.damaged) == (4, 0)  # it may still be written
-    recording.poll(is_last=True)
+    recording = read_recording(path)
     # Without its line end alone it is whole.
     assert (len(recording.samples), recording.damaged) == ((5, 0) if cut == 1 else (4, 1))
 
@@ -62,9 +48,50 @@ def test_a_line_that_was_cut_short_is_skipped_and_counted(tmp_path: Path, cut: i
 def test_a_run_that_goes_back_drops_what_is_done_again(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", series(100), before=[start()])  # killed: no stop
     write(path, series(60, start=80), before=[start()])
-    recording = MonitorRecording(path)
-    recording.poll()
-    samples = list(recording.samples)
+    samples = read_recording(path).samples
     assert [sample.time for sample in samples] == list(range(140))
     assert [sample.process for sample in samples] == [0] * 80 + [1] * 60
-    assert recording.processes == 2
+
+
+FULL = Gpu(
+    index=1,
+    util=93.0,
+    used=2048.0,
+    total=81920.0,
+    power_w=402.5,
+    sm_mhz=1980.0,
+    mem_mhz=2619.0,
+    temperature_c=61.0,
+    throttle=("power_cap", "sw_thermal"),
+)
+HOST = Host(
+    cpu=85.5,
+    own_cores=1.75,
+    ram_used=6000.5,
+    ram_total=24105.6,
+    rss=2100.0,
+    load=1.25,
+)
+
+
+def test_a_record_gives_the_sample_back() -> None:
+    for sample in (
+        Sample(time=12.345, step=70, step_s=0.25, host=HOST, gpus=(FULL, Gpu(index=3))),
+        Sample(time=0.0),
+    ):
+        assert from_record(json.loads(json.dumps(to_record(sample), allow_nan=False))) == sample
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["index", "cpu", "util"]), inner),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["time", "step", "step_s", "host", "gpus"]), values))
+def test_whatever_a_file_holds_is_a_sample_or_none(record: dict[str, Any]) -> None:
+    sample = from_record(record)
+    if sample is not None:
+        assert math.isfinite(sample.time)
+        json.dumps(to_record(sample), allow_nan=False)

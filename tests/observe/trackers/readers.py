@@ -1,4 +1,4 @@
-"""What each tracker holds of a run, by its own reader: points by the metric's name, settings, and the summary."""
+"""What each tracker holds of a run, by its own reader: points by the metric's name, and settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Held:
     points: Points = field(default_factory=lambda: defaultdict(list))
     """(step, value) of each metric, in the order in which they were written."""
     config: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     """Of the tracker's runs that this run's records are in."""
 
@@ -30,11 +29,9 @@ def read_tensorboard(run: Path) -> Held:
     held = Held()
     for tag in events.Tags()["scalars"]:
         held.points[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
-    for name, into in (("config", held.config), ("summary", held.summary)):
-        if f"{name}/text_summary" in events.Tags()["tensors"]:
-            text = events.Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0].decode()
-            rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
-            into.update({key: _typed(value) for key, value in rows})
+    text = events.Tensors("config/text_summary")[-1].tensor_proto.string_val[0].decode()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    held.config.update({key: _typed(value) for key, value in rows})
     return held
 
 
@@ -49,13 +46,7 @@ def read_mlflow(run: Path) -> Held:
             held.config.update(result.data.params)
             for name in result.data.metrics:
                 history = client.get_metric_history(result.info.run_id, name)
-                if name.startswith("summary/"):
-                    held.summary[name.removeprefix("summary/")] = history[-1].value
-                else:
-                    held.points[name] += [(metric.step, metric.value) for metric in history]
-            for name, value in result.data.tags.items():
-                if name.startswith("summary/"):
-                    held.summary[name.removeprefix("summary/")] = value
+                held.points[name] += [(metric.step, metric.value) for metric in history]
     return held
 
 
@@ -75,14 +66,6 @@ def read_wandb(run: Path) -> Held:
                         held.points[name].append((row["step"], value))
             elif kind == "run":
                 held.config.update({entry.key: json.loads(entry.value_json) for entry in record.run.config.update})
-            elif kind == "summary":
-                held.summary.update(
-                    {
-                        entry.key.removeprefix("summary/"): json.loads(entry.value_json)
-                        for entry in record.summary.update
-                        if entry.key.startswith("summary/")
-                    }
-                )
     return held
 
 

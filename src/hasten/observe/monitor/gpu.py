@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,20 +23,13 @@ _REASONS = {
 
 
 class GpuProbe:
-    """The GPUs of this process: none on a machine without a driver. `note` says why none of those there is recorded.
+    """GPUs of this machine: none without a driver. `note` says why none of those there is recorded.
 
-    gpus: which, by their number among those that CUDA_VISIBLE_DEVICES leaves, or by UUID; None: that of LOCAL_RANK
-    where there are several ranks, else all that are visible; () asks for none and never loads the library.
-    CUDA numbers unlike GPUs by speed and NVML by slot: there set CUDA_DEVICE_ORDER=PCI_BUS_ID or give UUIDs.
+    gpus: which, by their number, which is NVML's by slot, or by UUID, the same as CUDA's; None takes all; () asks for
+    none and never loads the library.
     """
 
-    def __init__(
-        self,
-        gpus: Sequence[int | str] | None = None,
-        *,
-        module: Any = None,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, gpus: Sequence[int | str] | None = None, *, module: Any = None) -> None:
         self.note = ""
         self._devices: list[tuple[int, Any]] = []
         self._nvml: Any = None
@@ -47,11 +39,13 @@ class GpuProbe:
             nvml = module if module is not None else importlib.import_module("pynvml")
             nvml.nvmlInit()
             self._nvml = nvml
-            self._devices = _select_gpus(nvml, gpus, environ)
+            names = range(nvml.nvmlDeviceGetCount()) if gpus is None else gpus
+            handles = [handle for name in names if (handle := _by_name(nvml, name)) is not None]
+            self._devices = [(_number(nvml, handle, place), handle) for place, handle in enumerate(handles)]
         except Exception as error:  # ImportError, NVMLError of any kind, OSError of a broken library
             self.note = f"no GPU is recorded: {error or type(error).__name__}"
         if not self._devices and not self.note:
-            self.note = "no GPU is recorded: none is visible to this process"
+            self.note = "no GPU is recorded: none of those asked for is here"
 
     def read(self) -> tuple[Gpu, ...]:
         """One reading of each; a GPU that was lost has empty fields, and `note` names it."""
@@ -99,36 +93,11 @@ _READINGS: tuple[Callable[[Any, Any], dict[str, Any]], ...] = (
 """Fields of a Gpu, from the library and a handle."""
 
 
-def _select_gpus(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
-    """(number, handle) of each GPU to record; a requested GPU that does not exist is left out."""
-    visible = _visible(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
-    if gpus is None:
-        local = environ.get("LOCAL_RANK", "")
-        alone = environ.get("WORLD_SIZE", "1") in ("", "0", "1")
-        local_index = int(local) if local.isdecimal() and not alone else None
-        # Where each rank was given one GPU only, that one is its first.
-        gpus = range(len(visible)) if local_index is None else (local_index if local_index < len(visible) else 0,)
-    numbered = dict(enumerate(visible))
-    handles = [numbered.get(gpu) if isinstance(gpu, int) else _by_name(nvml, gpu) for gpu in gpus]
-    found = [handle for handle in handles if handle is not None]
-    return [(_number(nvml, handle, place), handle) for place, handle in enumerate(found)]
-
-
-def _visible(nvml: Any, names: str | None) -> list[Any]:
-    """Handles in CUDA's order; like CUDA, nothing after the first name that means no device."""
-    handles = []
-    for name in map(str, range(nvml.nvmlDeviceGetCount())) if names is None else names.split(","):
-        handle = _by_name(nvml, name.strip())
-        if handle is None:
-            break
-        handles.append(handle)
-    return handles
-
-
-def _by_name(nvml: Any, name: str) -> Any:
-    """A handle by index or UUID; None if there is no such device."""
+def _by_name(nvml: Any, name: int | str) -> Any:
+    """A handle by number or UUID; None if there is no such device."""
+    find = nvml.nvmlDeviceGetHandleByUUID if isinstance(name, str) else nvml.nvmlDeviceGetHandleByIndex
     try:
-        return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
+        return find(name)
     except nvml.NVMLError:
         return None
 

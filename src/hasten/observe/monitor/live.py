@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.monitor.alerts import Alert, alerts_of
+from hasten.observe.monitor.alerts import alerts_of
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
 from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, rank_name
@@ -34,7 +34,7 @@ class Monitor:
 
     folder: the run directory; rank 0 writes monitor.jsonl there, rank 1 monitor-rank1.jsonl and so on.
     steps: gives the number of finished steps, is called by the thread.
-    offset_s: the run's age in seconds at `start`, or a function that gives it then.
+    age_s: gives the run's age in seconds, asked at `start`.
     rank, world_size: default $RANK and $WORLD_SIZE. gpus: as GpuProbe takes them; () records the host alone.
     tell: receives one line for whatever a person should know, each once; the log by default. send: receives the record
     of each sample, such as a tracker's.
@@ -47,14 +47,10 @@ class Monitor:
         *,
         every: float = 1.0,
         steps: Callable[[], int] | None = None,
-        offset_s: float | Callable[[], float] = 0.0,
+        age_s: Callable[[], float] = lambda: 0.0,
         rank: int | None = None,
         world_size: int | None = None,
         gpus: Sequence[int | str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.thread_time,
-        host: Callable[[], HostProbe] = HostProbe,
-        gpu: Callable[[], GpuProbe] | None = None,
         tell: Callable[[str], None] = log.warning,
         send: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
@@ -62,24 +58,15 @@ class Monitor:
         self.folder, self.every = folder, every
         self.rank = int(os.environ.get("RANK") or 0) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE") or 1) if world_size is None else world_size
-        self.note = ""
-        """Why no GPU is recorded, or that one was lost; empty while all is well. Known after the first sample."""
-        self.alerts: list[Alert] = []
-        """Raised so far, each matter once."""
         self.num_samples = 0
         self.cpu_seconds = 0.0
         """Processor time that the sampling took so far."""
-        self._steps, self._offset = steps, offset_s
-        self._clock, self._cpu_clock, self._tell, self._send = clock, cpu_clock, tell, send
-        self._make_host, self._make_gpu = host, gpu if gpu is not None else (lambda: GpuProbe(gpus))
-        self._host: HostProbe | None = None
-        self._gpu: GpuProbe | None = None
+        self._steps, self._age, self._gpus, self._tell, self._send = steps, age_s, gpus, tell, send
+        self._pace = Pace()
         self._jsonl = folder / rank_name(MONITOR_JSONL, self.rank)
         self._recent: deque[Sample] = deque(maxlen=RECENT)
-        self._reported: set[str] = set()
-        self._marks: deque[tuple[int, float]] = deque()
-        self._has_stepped = False
-        self._began = self._checked = 0.0
+        self._said: set[str] = set()
+        self._began = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -93,7 +80,7 @@ class Monitor:
     def start(self) -> None:
         """Begin to sample; the first sample is taken at once."""
         assert self._thread is None, "a monitor runs once"
-        self.begin()
+        self._began = time.monotonic() - self._age()
         self._thread = threading.Thread(target=self._run, name="hasten-monitor", daemon=True)
         self._thread.start()
 
@@ -104,106 +91,68 @@ class Monitor:
             # A driver that hangs must not hang the end of the run as well; the thread is a daemon.
             self._thread.join(timeout=5.0)
 
-    # What the thread does, each part callable by a test
+    def _run(self) -> None:
+        due = checked = time.monotonic()
+        gpu: GpuProbe | None = None
+        try:
+            # Opened here, as a driver may take a second to wake up.
+            host, gpu = HostProbe(), GpuProbe(self._gpus)
+            self._record(
+                "start",
+                utc=datetime.now(UTC).isoformat(timespec="seconds"),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                rank=self.rank,
+                world_size=self.world_size,
+                every=self.every,
+            )
+            is_last = False
+            while not is_last:
+                is_last = self._ended.is_set()
+                try:
+                    self._sample(host, gpu)
+                    if is_last or time.monotonic() - checked >= CHECK_EVERY:
+                        checked = time.monotonic()
+                        self._check()
+                except Exception as error:  # whatever it is, the run is worth more than its monitor
+                    self._say(f"a sample failed ({type(error).__name__}: {error}); the run continues")
+                self.cpu_seconds = time.thread_time()
+                # A late sample delays the next one, rather than being followed by several in a row.
+                due = max(due + self.every, time.monotonic())
+                self._ended.wait(0.0 if is_last else max(0.0, due - time.monotonic()))
+        except Exception as error:
+            self._say(f"nothing is recorded ({type(error).__name__}: {error}); the run continues")
+        self._record("stop", cpu_seconds=round(self.cpu_seconds, 4))
+        if gpu is not None:
+            gpu.close()
 
-    def begin(self) -> None:
-        """Set the clock to the run's age."""
-        offset = self._offset() if callable(self._offset) else self._offset
-        self._began = self._clock() - offset
-        self._checked = self._time()
-
-    def sample(self) -> Sample:
+    def _sample(self, host: HostProbe, gpu: GpuProbe) -> None:
         """Take one sample and write it."""
-        first = self._host is None
-        if self._host is None or self._gpu is None:
-            self._open()
-        assert self._host is not None
-        assert self._gpu is not None
-        now = self._time()
-        gpus = self._gpu.read()
-        step, step_s = self._pace(now)
-        sample = Sample(time=now, step=step, step_s=step_s, host=self._host.read(), gpus=gpus)
+        now, gpus = round(self._time(), 4), gpu.read()
+        step = int(self._steps()) if self._steps is not None else None
+        step_s = self._pace.of(step, now) if step is not None else None
+        sample = Sample(time=now, step=step, step_s=step_s, host=host.read(), gpus=gpus)
         record = to_record(sample)
         self._write(record)
         if self._send is not None:
             self._send(record)
-        if self._gpu.note != self.note:
-            self.note = self._gpu.note
-            self._say_once(self.note)
+        if gpu.note:
+            self._say(gpu.note)
         # The first has no rates: what a machine did before the run began is not known.
-        if not first:
+        if self.num_samples:
             self._recent.append(sample)
         self.num_samples += 1
-        return sample
 
-    def check(self) -> list[Alert]:
+    def _check(self) -> None:
         """Check this rank's samples so far for alerts; report the new ones."""
-        alerts = alerts_of(self._recent, rank=self.rank, world_size=self.world_size)
-        known = {(alert.kind, alert.subject) for alert in self.alerts}
-        new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
-        self.alerts += new
-        for alert in new:
-            self._say(alert.text)
-        return new
-
-    def _run(self) -> None:
-        due = self._clock()
-        while True:
-            before = self._cpu_clock()
-            is_last = self._ended.is_set()
-            try:
-                self.sample()
-                if is_last or self._time() - self._checked >= CHECK_EVERY:
-                    self._checked = self._time()
-                    self.check()
-            except Exception as error:  # whatever it is, the run is worth more than its monitor
-                self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run continues")
-            self.cpu_seconds += self._cpu_clock() - before
-            if is_last:
-                break
-            # A late sample delays the next one, rather than being followed by several in a row.
-            due = max(due + self.every, self._clock())
-            self._ended.wait(max(0.0, due - self._clock()))
-        self._close()
+        for alert in alerts_of(self._recent, rank=self.rank, world_size=self.world_size):
+            matter = f"{alert.kind} {alert.subject}"
+            if matter not in self._said:
+                self._said.add(matter)
+                self._tell_safely(alert.text)
 
     def _time(self) -> float:
-        return self._clock() - self._began
-
-    def _open(self) -> None:
-        """Create the probes; called in the thread, as a driver may take a second to wake up."""
-        self._host, self._gpu = self._make_host(), self._make_gpu()
-        self._record(
-            "start",
-            utc=datetime.now(UTC).isoformat(timespec="seconds"),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            rank=self.rank,
-            world_size=self.world_size,
-            every=self.every,
-        )
-
-    def _close(self) -> None:
-        self._record("stop", cpu_seconds=round(self.cpu_seconds, 4))
-        with contextlib.suppress(Exception):
-            if self._gpu is not None:
-                self._gpu.close()
-
-    def _pace(self, now: float) -> tuple[int | None, float | None]:
-        """Steps done, and the seconds of each of those that are new."""
-        if self._steps is None:
-            return None, None
-        step = int(self._steps())
-        if self._marks and step == self._marks[-1][0]:
-            return step, None
-        has_stepped = bool(self._marks) and step > self._marks[-1][0]
-        if not (has_stepped and self._has_stepped):  # what lies before the first step is not its time
-            self._marks, self._has_stepped = deque([(step, now)]), has_stepped
-            return step, None
-        self._marks.append((step, now))
-        while step - self._marks[1][0] >= PACE_STEPS:
-            self._marks.popleft()
-        before, since = self._marks[0]
-        return step, (now - since) / (step - before)
+        return time.monotonic() - self._began
 
     def _record(self, kind: str, **fields: Any) -> None:
         self._write({"kind": kind, "time": round(self._time(), 3), **fields})
@@ -212,20 +161,42 @@ class Monitor:
         try:
             append_jsonl(self._jsonl, record)
         except OSError as error:
-            if "unwritable" not in self._reported:
-                self._reported.add("unwritable")
-                self._say(
+            if "unwritable" not in self._said:
+                self._said.add("unwritable")
+                self._tell_safely(
                     f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
                     "and samples are lost until there is room again"
                 )
 
-    def _say_once(self, text: str) -> None:
-        """Print a message and write it to the file, the first time only."""
-        if text and text not in self._reported:
-            self._reported.add(text)
-            self._say(text)
+    def _say(self, text: str) -> None:
+        """Tell a text and write it to the file, the first time only."""
+        if text not in self._said:
+            self._said.add(text)
+            self._tell_safely(text)
             self._record("note", text=text)
 
-    def _say(self, text: str) -> None:
+    def _tell_safely(self, text: str) -> None:
         with contextlib.suppress(Exception):
             self._tell(f"monitor: {text}")
+
+
+class Pace:
+    """Seconds of a step, from the number of steps that were done at some times."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float]] = deque()
+        self._has_stepped = False
+
+    def of(self, step: int, now: float) -> float | None:
+        """Mean seconds of each step since the call before, over ten at least; None where none has ended since."""
+        if self._marks and step == self._marks[-1][0]:
+            return None
+        has_stepped = bool(self._marks) and step > self._marks[-1][0]
+        if not (has_stepped and self._has_stepped):  # what lies before the first step is not its time
+            self._marks, self._has_stepped = deque([(step, now)]), has_stepped
+            return None
+        self._marks.append((step, now))
+        while step - self._marks[1][0] >= PACE_STEPS:
+            self._marks.popleft()
+        before, since = self._marks[0]
+        return round((now - since) / (step - before), 6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
@@ -63,18 +63,7 @@ _PARSER = TypeAdapter(Sample)
 
 def to_record(sample: Sample) -> dict[str, Any]:
     """A JSON object; what is not known is left out."""
-    record = {"kind": "sample", **_known(asdict(sample))}
-    del record["process"]
-    return record
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    for name, value in values.items():
-        known[name] = round(value, 4) if isinstance(value, float) else value
-    if "host" in known:
-        known |= {"host": _known(known["host"]), "gpus": [_known(gpu) for gpu in known["gpus"]]}
-    return {name: value for name, value in known.items() if value is not None}
+    return {"kind": "sample", **_PARSER.dump_python(sample, exclude_none=True, exclude={"process"})}
 
 
 def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -17,7 +17,7 @@ _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowRun:
-    """One run of the experiment `project`, with which a resumed run continues. Logged values cannot be removed."""
+    """One run of the experiment `project`."""
 
     def __init__(self, run: TrackedRun) -> None:
         # Read on import. Next to patients' data, no telemetry is sent.
@@ -28,13 +28,10 @@ class MlflowRun:
 
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}"
         self._client: Any = MlflowClient(uri)
-        self._run_id = _known_run(self._client, run, uri)
-        if self._run_id is None:
-            self._run_id = _new_run(self._client, run)
-            run.ids.put("mlflow", {"tracking_uri": uri, "run_id": self._run_id})
-            params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
-            for first in range(0, len(params), _PARAMS):
-                self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
+        self._run_id = _new_run(self._client, run)
+        params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
+        for first in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
 
     def write(self, scalars: list[Scalar]) -> None:
         from mlflow.entities import Metric
@@ -42,28 +39,8 @@ class MlflowRun:
         metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
         self._client.log_batch(self._run_id, metrics=metrics)
 
-    def end(self, status: Status, summary: dict[str, Plain]) -> None:
-        for name, value in summary.items():
-            if isinstance(value, int | float):
-                self._client.log_metric(self._run_id, _key(f"summary/{name}"), float(value))
-            else:
-                self._client.set_tag(self._run_id, _key(f"summary/{name}"), value)
+    def end(self, status: Status) -> None:
         self._client.set_terminated(self._run_id, status=_STATUS[status])
-
-
-def _known_run(client: Any, run: TrackedRun, uri: str) -> str | None:
-    """The id under which an earlier process of the run began it there; None if there is none, or it was deleted."""
-    from mlflow.exceptions import MlflowException
-
-    saved = run.ids.get("mlflow")
-    run_id = saved.get("run_id")
-    if run_id is None or saved.get("tracking_uri") != uri:
-        return None
-    try:
-        client.update_run(run_id, status="RUNNING")
-    except MlflowException:
-        return None
-    return run_id
 
 
 def _new_run(client: Any, run: TrackedRun) -> str:

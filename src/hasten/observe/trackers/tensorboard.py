@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun
 
 TENSORBOARD = "tensorboard"
 
@@ -17,8 +17,8 @@ class Events:
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         purge_step = run.first + 1 if run.first else None
         self._writer = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
-        self._first = run.first
-        self._text("config", run.config)
+        rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in run.config.items()]
+        self._writer.add_text("config", "\n".join(["| name | value |", "|---|---|", *rows]), run.first)
 
     def write(self, scalars: list[Scalar]) -> None:
         for scalar in scalars:
@@ -26,14 +26,8 @@ class Events:
         # Flush immediately: records come only every few steps, and should be visible at once.
         self._writer.flush()
 
-    def end(self, status: Status, summary: dict[str, Plain]) -> None:
-        self._text("summary", {"status": status} | summary)
+    def end(self, status: Status) -> None:
         self._writer.close()
-
-    def _text(self, name: str, entries: dict[str, Plain]) -> None:
-        """A table in the text view."""
-        rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in entries.items()]
-        self._writer.add_text(name, "\n".join(["| name | value |", "|---|---|", *rows]), self._first)
 
 
 begin = Events

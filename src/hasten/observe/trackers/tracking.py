@@ -5,25 +5,127 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import math
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Protocol, Self
 
-from hasten.observe.trackers.base import Ids, Status, TrackedRun, Tracker, flat_config, flat_summary, scalars_of
+from hasten.config.url import is_url, shown
+from hasten.observe.values import integer, number
 
 log = logging.getLogger(__name__)
 
 CLOSE_S = 60.0
 """Seconds that the end of a run waits for its trackers, which may still be importing their libraries."""
-MOST_SAMPLES = 1000
-"""Records that may wait when one of the monitor's samples comes, which is left out otherwise."""
 _NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy"), "wandb": ("wandb",)}
 """Packages by tracker. `mlflow-skinny` brings mlflow without what its database takes."""
+
+Status = Literal["finished", "interrupted", "failed"]
+Plain = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One number of one record."""
+
+    name: str
+    """kind/key of the record, such as train/loss or validation/dice_per_class/Anterior."""
+    value: float
+    """Finite."""
+    step: int
+    """Steps done when it was taken."""
+    time: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrackedRun:
+    """The run that is tracked."""
+
+    folder: Path
+    """The run directory, absolute."""
+    project: str
+    run_name: str
+    """Name of the tracker's run; a resumed run, which is another one, has the step from which it goes on in it."""
+    config: dict[str, Plain]
+    """Flat: `sample.batch_size`."""
+    first: int
+    """Steps done by the processes before this one: what a killed one sent of later steps is void."""
+    began: float
+    """Seconds since 1970."""
+
+
+class Tracker(Protocol):
+    """Made by a module's `begin(run)`, which may take seconds and raise anything, as may every call here.
+
+    All calls of one tracker come from one thread, which is not the main one.
+    """
+
+    def write(self, scalars: list[Scalar]) -> None:
+        """Write numbers, mostly in the order of their steps; those of an asynchronous validation come late."""
+        ...
+
+    def end(self, status: Status) -> None:
+        """The run is over."""
+        ...
+
+
+_KINDS = {"sample": "monitor"}
+"""Kinds of records that are tracked under other names."""
+_PLACES = ("kind", "step", "time", "time_s")
+"""Fields of a record that identify it and are not results."""
+
+
+def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Scalar]:
+    """The finite numbers of a record of metrics.jsonl or the monitor; texts and flags are left out.
+
+    step: of the record if it names none. time: seconds since 1970.
+    """
+    kind, recorded = str(record.get("kind", "other")), integer(record.get("step"))
+    step = step if recorded is None else recorded
+    results = {key: value for key, value in record.items() if key not in _PLACES}
+    named = ((name, number(value)) for name, value in _leaves(results, _KINDS.get(kind, kind), "/"))
+    return [Scalar(name, value, step, time) for name, value in named if value is not None]
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Plain]:
+    """Settings as `sample.batch_size`, with lists and None as text, and URLs without logins and signatures."""
+    flat = {name: _plain(value) for name, value in _leaves(config, "", ".")}
+    return {name: shown(value) if isinstance(value, str) and is_url(value) else value for name, value in flat.items()}
+
+
+def _leaves(value: Any, name: str, between: str) -> Iterator[tuple[str, Any]]:
+    """Values with the path to each; the entries of a list of mappings go by their index."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _leaves(entry, _join_name(name, str(key), between), between)
+    elif isinstance(value, list | tuple) and value and all(isinstance(entry, Mapping) for entry in value):
+        for number, entry in enumerate(value):
+            rest = {key: item for key, item in entry.items() if key != "index"}
+            yield from _leaves(rest, _join_name(name, str(entry.get("index", number)), between), between)
+    else:
+        yield name, value
+
+
+def _join_name(name: str, key: str, between: str) -> str:
+    # A name is a path to some trackers, so that no key may add to the path or lead out of it.
+    key = key.replace("/", "_").strip() or "_"
+    key = "_" if key.strip(".") == "" else key
+    return f"{name}{between}{key}" if name else key
+
+
+def _plain(value: Any) -> Plain:
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return ", ".join(f"({_plain(entry)})" if isinstance(entry, list | tuple) else f"{entry}" for entry in value)
+    return "none" if value is None or value == {} else str(value)
 
 
 def check_trackers(names: Sequence[str]) -> list[str]:
@@ -71,8 +173,7 @@ class Tracking:
 
     A tracker starts up (imports included), writes and ends in its own thread. One that is not installed or fails
     is reported once, as a warning, and left out from then on: the run continues, and metrics.jsonl has all values.
-    Records of the training wait as long as they must; a monitor's samples are left out where more than 1000 records
-    wait. Under several ranks only rank 0 (of the environment's RANK) tracks.
+    Under several ranks only rank 0 (of the environment's RANK) tracks.
 
     folder: the run directory. run_name: what a tracker shows it as. config: the settings, nested. first: steps done
     by the processes before this one, 0 if the run is not resumed.
@@ -91,16 +192,15 @@ class Tracking:
         run = TrackedRun(
             folder=Path(folder).absolute(),
             project=project,
-            run_name=run_name,
+            run_name=f"{run_name} from step {first}" if first else run_name,
             config=flat_config(config),
             first=first,
             began=time.time(),
-            ids=Ids(Path(folder)),
         )
         is_first_rank = os.environ.get("RANK", "0") in ("", "0")
         self._workers = [Worker(name, run) for name in dict.fromkeys(names)] if is_first_rank else []
         self._step = first
-        self._summary: Mapping[str, Any] = {}
+        self._status: Status = "finished"
         self._process = os.getpid()
         self._closed = False
 
@@ -125,24 +225,22 @@ class Tracking:
         if scalars:
             self._step = max(self._step, scalars[0].step)
             for worker in self._workers:
-                is_late = record.get("kind") == "sample" and worker.calls.qsize() > MOST_SAMPLES
-                if worker.is_alive() and not is_late:
+                if worker.is_alive():
                     worker.calls.put(lambda tracker: tracker.write(scalars))
 
-    def summary(self, summary: Mapping[str, Any]) -> None:
-        """What summary.json holds, for the end of the run."""
-        self._summary = dict(summary)
+    def interrupted(self) -> None:
+        """The run was asked to stop, and so does not end as finished."""
+        self._status = "interrupted"
 
     def close(self, status: Status | None = None) -> None:
         """End every tracker, waiting at most `CLOSE_S`. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
-        if status is None:
-            status = "interrupted" if self._summary.get("status") == "interrupted" else "finished"
+        ended = status or self._status
         until = time.monotonic() + CLOSE_S
         for worker in self._workers:
-            worker.calls.put(lambda tracker: tracker.end(status, flat_summary(self._summary)))
+            worker.calls.put(lambda tracker: tracker.end(ended))
             worker.calls.put(None)
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))

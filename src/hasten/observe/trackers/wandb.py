@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import os
-import secrets
 from itertools import groupby
 from typing import Any
 
-from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun
 
 _SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code": False, "reinit": "create_new"}
 """Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
 
 
 class WandbRun:
-    """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
+    """One run of `project`."""
 
     def __init__(self, run: TrackedRun) -> None:
         # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        saved_id = run.ids.get("wandb").get("id")
-        run_id = saved_id or secrets.token_hex(4)
         self._run: Any = wandb.init(
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             dir=os.environ.get("WANDB_DIR") or str(run.folder),
             project=os.environ.get("WANDB_PROJECT", run.project),
             name=run.run_name,
-            id=run_id,
-            resume="allow" if saved_id else None,
             config=dict(run.config),
             settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),
         )
-        run.ids.put("wandb", {"id": run_id})
         # W&B's own steps must not decrease, and an asynchronous validation comes late.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
@@ -42,8 +36,8 @@ class WandbRun:
         for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
             self._run.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
 
-    def end(self, status: Status, summary: dict[str, Plain]) -> None:
-        self._run.summary.update({"status": status} | {f"summary/{name}": value for name, value in summary.items()})
+    def end(self, status: Status) -> None:
+        self._run.summary.update({"status": status})
         self._run.finish(exit_code=1 if status == "failed" else 0)
 
 
