@@ -40,11 +40,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         config: RunConfig,
         out: Path,
         *,
-        plan: Path | None,
         resume: bool,
         **_: Any,
     ) -> dict[str, Any]:
-        made.append(("train", config, out, plan, resume))
+        made.append(("train", config, out, resume))
         return made.summary
 
     def write_report(runs: list[Path], out: Path) -> Path:
@@ -136,7 +135,6 @@ def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls
         (("train", "{tmp}/empty.yml"), "{tmp}/empty.yml: names no data set"),
         (("train", "{tmp}", "train.stesp=5"), "did you mean train.steps?"),
         (("train", "{tmp}", "data.source=x"), "data.source is given twice"),
-        (("train", "{tmp}", "--plan", "{tmp}/plan.json"), "--plan {tmp}/plan.json: no such file"),
         (("plan", "{tmp}"), "the folder {tmp}/o does not exist"),
         (("phantom", "--shape", "8", "0", "8"), "--shape 8 0 8: must be three sizes"),
         (("phantom", "--spacing", "1", "nan", "1"), "--spacing 1.0 nan 1.0: must be three positive"),

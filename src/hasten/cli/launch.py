@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.folds import check_options
-from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, config_from
+from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
 from hasten.observe.rundir import RUN_YAML
 
@@ -40,7 +40,6 @@ def launch(
     join_seconds: Annotated[
         float, typer.Option(parser=duration_from(1), help="How long the hosts wait for one another.")
     ] = 300.0,
-    plan: Plan = None,
     resume: Resume = False,
     folds: Annotated[
         str | None, typer.Option(metavar="N", help="Train this fold of a cross-validation, in --out/foldN.")
@@ -50,7 +49,7 @@ def launch(
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
     from hasten.distribute.launch.job import Job
 
-    check_options(folds, resume=resume, plan=plan)
+    check_options(folds, resume=resume)
     shared = _distribute(out, source, overrides or [], resume=resume)
     job = Job(
         nproc=_gpus() if nproc is None else nproc, out=out, nnodes=nnodes, node_rank=node_rank, master=master,
@@ -58,7 +57,7 @@ def launch(
     )  # fmt: skip
     job = _with_stall_s(job, shared.timeout_s)
     arguments = [] if source is None else [source, *(overrides or [])]
-    options = _options(out, plan=plan, folds=folds, quiet=quiet)
+    options = _options(out, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
     from hasten.distribute.launch.command import launch as start
 
@@ -70,9 +69,9 @@ def launch(
         raise typer.Exit(code)
 
 
-def _options(out: Path, *, plan: Path | None, folds: str | None, quiet: bool) -> list[str]:
+def _options(out: Path, *, folds: str | None, quiet: bool) -> list[str]:
     """The options of `hasten train` for every rank."""
-    options = ["--out", str(out), *(["--plan", str(plan)] if plan else [])]
+    options = ["--out", str(out)]
     return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
 

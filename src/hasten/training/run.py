@@ -67,7 +67,6 @@ def train(
     config: RunConfig,
     out: str | Path,
     *,
-    plan: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
     started: float | None = None,
@@ -82,7 +81,6 @@ def train(
     Args:
         config: settings; what is None is decided by the plan.
         out: new or empty folder, unless `resume`.
-        plan: plan.json with decisions to take where `config` leaves a field open.
         resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
             CPU bit for bit as a run that was never stopped.
         progress: what to call with the run's progress; None shows it in the cell of a notebook, and nowhere else.
@@ -129,8 +127,7 @@ def train(
             with ExitStack() as stack:
                 lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
                 run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
-                path = Path(plan) if plan is not None else None
-                summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
+                summary = _train(config, Path(out), resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
     return Summary(summary)
@@ -139,7 +136,6 @@ def train(
 def _train(
     config: RunConfig,
     out: Path,
-    plan: Path | None,
     resume: bool,
     progress: Progress | None,
     strategy: Strategy,
@@ -159,7 +155,7 @@ def _train(
             return earlier
     with starting(out, world, resume=resume):
         going_on = run_on_rank0(world, lambda: resume and Checkpoints(out / CHECKPOINTS).path.exists())
-        components = prepare_run(config, plan, clock, strategy, device, resume=going_on, begun=out if resume else None)
+        components = prepare_run(config, clock, strategy, device, resume=going_on, begun=out if resume else None)
         if resume:
             components = dataclasses.replace(components, accelerators=_with_first_reasons(out, components.accelerators))
         # Before anything is written: a damaged checkpoint must leave the run as it was.
