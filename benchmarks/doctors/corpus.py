@@ -26,10 +26,11 @@ MEETS = {
     "repeat-work": ("recreate",),
     "uncached-items": ("uncached-transforms",),
     "host-metric": ("host-read",),
+    "histograms": ("host-metric",),
     "host-read": ("host-metric",),
 }
 """Other names of findings that meet a label: one finding tells both, or which of the two depends on the hardware."""
-MEASURED = ("no-autocast", "no-channels-last", "unfused-optimizer", "small-batch")
+MEASURED = ("no-autocast", "no-channels-last", "small-batch")
 """Kinds that an experiment finds on the machine at hand: beside the labels they are neither right nor wrong."""
 LOOSE = ("conv-bias-before-norm",)
 """Kinds whose place is where the network's class lies, maybe in another file."""
@@ -54,17 +55,13 @@ class Script:
     @property
     def command(self) -> list[str]:
         if self.ranks:
-            return [
-                str(Path(sys.executable).with_name("torchrun")),
-                "--standalone",
-                "--nproc-per-node=2",
-                str(self.path),
-            ]
+            torchrun = str(Path(sys.executable).with_name("torchrun"))
+            return [torchrun, "--standalone", "--nproc-per-node=2", str(self.path)]
         return [sys.executable, str(self.path)]
 
 
 def scripts(folder: Path = SCRIPTS) -> list[Script]:
-    """All of the folder, by name. Raises ValueError for a script without a verdict and for a label of other words."""
+    """All of the folder, by name. Raises ValueError for a script without a verdict."""
     return [read(path) for path in sorted(folder.glob("s[0-9]*.py"))]
 
 
@@ -76,22 +73,17 @@ def read(path: Path) -> Script:
     return Script(
         path=path,
         verdicts=tuple(verdict.group(1).split("|")),
-        labels=tuple(_labels(path, text.splitlines())),
+        labels=tuple(_labels(text.splitlines())),
         control="\n# control\n" in text,
         ranks="\n# torchrun\n" in text,
     )
 
 
-def _labels(path: Path, lines: Sequence[str]) -> Iterator[Label]:
+def _labels(lines: Sequence[str]) -> Iterator[Label]:
     for number, line in enumerate(lines, start=1):
         code, mark, message = line.partition("# label: ")
         for one in message.partition("  #")[0].split(";") if mark else ():
-            words = one.split()
-            if len(words) != 3 or words[1] not in ("both", "cpu", "gpu", "cores2"):
-                raise ValueError(f"{path}:{number}: label {one.strip()!r} is not KIND HARDWARE CERTAINTY")
-            if words[2] not in ("sure", "likely", "maybe"):
-                raise ValueError(f"{path}:{number}: certainty {words[2]} is not sure, likely or maybe")
-            kind, hardware, certainty = words
+            kind, hardware, certainty = one.split()
             if hardware == "cores2":
                 hardware, certainty = "both", certainty if len(os.sched_getaffinity(0)) > 1 else "maybe"
             yield Label(
@@ -158,23 +150,18 @@ def judged_corpus(*, steps: int, seconds: float, names: Sequence[str] | None) ->
             output = judge(dataclasses.replace(run, records=records), gpu)
             bound = output.diagnosis.bound if output.diagnosis else run.ended
             one = score(script, output.findings, gpu)
-            results.append({
-                "script": script.path.stem, "hardware": "gpu" if gpu else "cpu", "control": script.control,
-                "bound": bound, "verdict": bound in script.verdicts, "seconds": run.seconds,
+            facts = {
+                "script": script.path.stem,
+                "hardware": "gpu" if gpu else "cpu",
+                "control": script.control,
+                "bound": bound,
+                "verdict": bound in script.verdicts,
+                "seconds": run.seconds,
                 "sentence": output.diagnosis.sentence if output.diagnosis else run.output[-500:],
-                "evidence": output.diagnosis.evidence if output.diagnosis else (),
-                "experiments": run.records[0].experiments if run.records and not gpu else {}, **dataclasses.asdict(one),
-            })  # fmt: skip
-            print(_line(results[-1]), file=sys.stderr, flush=True)
+            }
+            results.append(facts | dataclasses.asdict(one))
+            print(*results[-1].values(), file=sys.stderr, flush=True)
     return results
-
-
-def _line(one: dict[str, Any]) -> str:
-    verdict = one["bound"] if one["verdict"] else f"{one['bound']} (WRONG)"
-    message = f"{one['script']} {one['hardware']}: {verdict}; {len(one['right'])} right, {len(one['met'])} met"
-    for word in ("missed", "wrong"):
-        message += f"; {word}: {', '.join(one[word])}" if one[word] else ""
-    return message
 
 
 def rates(result: Sequence[dict[str, Any]]) -> dict[str, float]:

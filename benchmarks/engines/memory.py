@@ -29,19 +29,17 @@ class Point(NamedTuple):
 
 def curve(network: Any, image: Any, loss_of: Callable[[Any], Any], shares: Sequence[float], rounds: int) -> list[Point]:
     """A step on a CPU within shares of the bytes that it holds otherwise; the budgets take turns."""
-    from hasten.nets.recompute.apply import recompute, recompute_modules, undo
-    from hasten.nets.recompute.profile import occupied, profile_network
+    from hasten.nets.recompute import recompute, recompute_modules, undo
     from hasten.runtime.device import seconds_of
 
-    profile = profile_network(network, image)
-    whole = occupied(profile, ()).peak
-    reports = [recompute(network, image, int(share * whole), profile=profile) for share in shares]
+    whole = recompute(network, image, 2**60).before
+    reports = [recompute(network, image, int(share * whole)) for share in shares]
     measured: list[tuple[int, int]] = []
     times: list[list[float]] = [[] for _ in reports]
     for number in range(rounds + 1):
         for place, report in enumerate(reports):
             undo(network)
-            recompute_modules(network, report.modules)
+            recompute_modules(network, report.modules, draws=report.draws)
             if number:
                 times[place].append(1e3 * seconds_of(lambda: loss_of(network(image)).backward(), image.device))
             else:

@@ -94,7 +94,7 @@ def makers() -> dict[str, Callable[[nn.Module], Step]]:
         "MONAI Novograd": lambda net: MonaiNovograd(net.parameters(), lr=rate, weight_decay=decay).step,
         "hasten novograd": lambda net: Novograd(net.parameters(), lr=rate, weight_decay=decay).step,
         "timm Lamb, its loop": lambda net: peer_lamb(net, lr=rate, weight_decay=decay),
-        "hasten lamb": lambda net: Lamb(net.parameters(), lr=rate, weight_decay=decay, max_grad_norm=1.0).step,
+        "hasten lamb": lambda net: Lamb(net.parameters(), lr=rate, weight_decay=decay).step,
         "hasten nvlamb": lambda net: Lamb(net.parameters(), lr=rate, weight_decay=decay, nvlamb=True).step,
         "timm Lars, its loop": lambda net: peer_lars(net, lr=rate, weight_decay=decay),
         "hasten lars": lambda net: Lars(net.parameters(), lr=rate, weight_decay=decay).step,

@@ -47,7 +47,6 @@ RUNGS = (
     Rung(name="eager tf32", precision="tf32"),
     Rung(name="eager fp32"),
     Rung(name="bf16 channels-last", precision="bf16", channels_last=True),
-    Rung(name="bf16 fused", precision="bf16", fused=True),
     Rung(name="bf16 channels-last fused", precision="bf16", channels_last=True, fused=True),
 )
 """In the order of their worth, as time may run out."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.harness import interleave
-from hasten.runtime.side_stream import graph_of
+from hasten.runtime.side_stream import SideStream
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 1) -> Callable[[], float]:
@@ -49,7 +49,15 @@ def replayed(call: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         return call
-    return graph_of(call, device)[0].replay
+    side, nothing = SideStream(device), torch.empty(0, device=device)
+
+    def warm() -> torch.Tensor:
+        call()
+        return nothing
+
+    for _ in range(3):  # libraries make handles and workspaces
+        side.run(warm)
+    return side.capture(call)[0].replay
 
 
 def wait(device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hasten.nets.surgery.activate import Slope, per_channel
+from hasten.nets.surgery.layout import Slope, per_channel
 
 
 def written_out(

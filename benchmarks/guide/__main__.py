@@ -24,9 +24,9 @@ def measure(
     from rich.console import Console
 
     from benchmarks.guide.claims import CLAIMS
-    from benchmarks.guide.run import chosen, run_guide
-    from benchmarks.guide.show import summary, terminal_table, write
+    from benchmarks.guide.run import as_json, chosen, run_guide, summary, terminal_table
     from hasten.observe.env import environment
+    from hasten.observe.rundir import write_json
 
     claims = chosen(CLAIMS, only or [])
     if out is not None:
@@ -38,7 +38,8 @@ def measure(
     console.print(terminal_table(results))
     console.print(summary(results))
     if out is not None:
-        echo(f"wrote      {write(out, results, budget_s=seconds, environment=facts)}")
+        write_json(out / "guide.json", {"budget_s": seconds, "environment": facts, "claims": as_json(results)})
+        echo(f"wrote      {out / 'guide.json'}")
 
 
 if __name__ == "__main__":

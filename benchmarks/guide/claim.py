@@ -14,10 +14,13 @@ from torch.utils._pytree import tree_leaves
 from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.cpu_load import LoadMeter
 
+TUNING = "PyTorch Performance Tuning Guide (S. Migacz)"
+SLIDES = "PyTorch Performance Tuning Guide, slides of ECCV 2020 and GTC 2021 (S. Migacz, NVIDIA)"
+MONAI = "MONAI Fast Model Training Guide"
+NVIDIA = "NVIDIA DeepLearningExamples"
+"""The guides that the claims are taken from."""
 Verdict = Literal["holds", "does not hold", "can't tell", "not measured"]
 StudyRequest = Literal["faster", "not slower", "slower"]
-LEAST_ROUNDS = 5
-"""With fewer an interval says nothing."""
 _OVERTIME = 1.5
 """A round is not finished past this many times the budget."""
 
@@ -78,13 +81,9 @@ class Outcome:
     """The figure with its interval and the arm that it belongs to, in words; empty where nothing was measured."""
     why: str = ""
     """What the verdict lacks, or why nothing was measured."""
-    seems: bool | None = None
-    """Where it can't be told: whether what was measured looks as the claim says."""
     note: str = ""
     """What else was found: other arms, memory."""
     comparison: Comparison | None = None
-    arm: str = ""
-    """The way that the verdict speaks of."""
     difference: float | None = None
     """Greatest difference between the results of the arms, as a share of the largest value; None if not compared."""
     memory: dict[str, int] = field(default_factory=dict)
@@ -104,7 +103,7 @@ class Guidance:
     published: str = ""
     """The guide's own figure with its hardware; empty where it gives none."""
     needs: str = ""
-    """What the machine must have, out of `benchmarks.guide.needs`; empty for none."""
+    """What the machine must have, as `missing` in `benchmarks.guide.run` knows it; empty for none."""
     setup_s: float = 1.0
     """About how many seconds pass before the first round."""
 
@@ -141,22 +140,17 @@ def judged(
     unclear = [arm for arm in arms if arm.verdict == "unclear"]
     shown = (held or unclear or arms)[0]
     verdict: Verdict = "holds" if held else "can't tell" if unclear else "does not hold"
-    why, seems = "", None
-    if verdict == "can't tell":
-        seems = {"faster": shown.gain > 1.03, "not slower": shown.gain > 0.97, "slower": shown.gain < 0.97}[wanted]
-        why = f"{_why(comparison, shown)}; it looks {'as' if seems else 'other than'} the guide says"
+    why = shown.why if verdict == "can't tell" else ""
     if difference is not None and not difference <= tolerance:
-        why, seems = f"the arms' results differ by {difference:.1e} of the largest value", None
+        why = f"the arms' results differ by {difference:.1e} of the largest value"
         verdict = "does not hold"
     others = [f"{arm.arm}: {with_interval(arm)}" for arm in comparison.arms.values() if arm is not shown]
     return Outcome(
         verdict=verdict,
         measured=f"{with_interval(shown)}, {shown.arm}",
         why=why,
-        seems=seems,
         note="; ".join(filter(None, [*others, note])),
         comparison=comparison,
-        arm=shown.arm,
         difference=difference,
     )
 
@@ -164,13 +158,6 @@ def judged(
 def with_interval(arm: Compared) -> str:
     """A gain and its interval."""
     return f"{arm.gain:.2f}x ({arm.low:.2f} to {arm.high:.2f})"
-
-
-def _why(comparison: Comparison, arm: Compared) -> str:
-    rounds = len(comparison.seconds[comparison.base])
-    if not comparison.busy and rounds < LEAST_ROUNDS:
-        return f"out of time after {rounds} round{'s' if rounds > 1 else ''}"
-    return arm.why
 
 
 def unmeasured(why: str) -> Outcome:

@@ -1,28 +1,24 @@
-"""Two training processes that wait for orders: `python -m benchmarks.guide.ranks RANK STORE DEVICE QUICK`."""
+"""Two training processes that wait for orders."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.guide.nets import loss_of, values
-from benchmarks.harness import child_environment
 from hasten.observe.cores import usable_cores
 
 WORLD = 2
 _PATIENCE_S = 120.0
-"""After which processes that still run are ended."""
+"""Seconds after which an order has failed."""
 Order = Callable[..., list[float]]
 
 
@@ -42,64 +38,55 @@ def images(*, quick: bool) -> Tensor:
 
 
 @contextmanager
-def ranks(folder: Path, *, device: str, quick: bool) -> Iterator[Order]:
-    """The processes as a call: order("step", steps) has both train, and gives some of the gradients that they end with.
+def ranks(*, device: str, quick: bool) -> Iterator[Order]:
+    """The processes as a call: order(steps, micro, sync_each) has both train, and gives some of their last gradients.
 
     Raises RuntimeError with what a process that failed had to say.
     """
-    command = (sys.executable, "-m", "benchmarks.guide.ranks")
-    threads = max(1, usable_cores() // WORLD)
-    environment = child_environment() | {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
-    errors = [(folder / f"rank{rank}.log").open("w+") for rank in range(WORLD)]
+    context, folder = multiprocessing.get_context("spawn"), TemporaryDirectory(prefix="hasten-guide-")
+    ours, theirs = zip(*(context.Pipe() for _ in range(WORLD)), strict=True)
     processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder / "store"), device, str(int(quick))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors[rank],
-            env=environment,
-            text=True,
-        )
+        context.Process(target=_train, args=(rank, theirs[rank], f"{folder.name}/store", device, quick), daemon=True)
         for rank in range(WORLD)
     ]
-    watch = threading.Timer(_PATIENCE_S, _end, [processes])
-    watch.daemon = True
-    watch.start()
+    for process in processes:
+        process.start()
+
+    def order(*what: Any) -> list[float]:
+        for pipe in ours:
+            pipe.send(what)
+        answer = ours[0].recv() if ours[0].poll(_PATIENCE_S) else "it did not answer"
+        if isinstance(answer, str):
+            raise RuntimeError(f"a training process ended: {answer}")
+        for pipe in ours[1:]:
+            pipe.recv()
+        return list(answer)
+
     try:
-        yield lambda *order: _ordered(processes, errors, order)
+        yield order
     finally:
-        watch.cancel()
-        _end(processes)
         for process in processes:
-            process.communicate()
-        for error in errors:
-            error.close()
+            process.kill()
+            process.join()
+        folder.cleanup()
 
 
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()
-
-
-def _ordered(
-    processes: Sequence[subprocess.Popen[str]], errors: Sequence[IO[str]], order: Sequence[Any]
-) -> list[float]:
-    answers = []
-    for process in processes:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            break
-    for process, error in zip(processes, errors, strict=True):
-        assert process.stdout is not None
-        answer = process.stdout.readline()
-        if not answer:
-            error.seek(0)
-            raise RuntimeError(f"a training process ended: {error.read()[-400:].strip() or 'it said nothing'}")
-        answers.append(json.loads(answer))
-    return answers[0]
+def _train(rank: int, pipe: Any, store: str, device: str, quick: bool) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(max(1, usable_cores() // WORLD))
+    try:
+        place = f"cuda:{rank}" if device == "cuda" else "cpu"
+        backend = "nccl" if device == "cuda" else "gloo"
+        torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=WORLD)
+        wrapped = DistributedDataParallel(network(quick=quick).to(place))
+        image = images(quick=quick).chunk(WORLD)[rank].to(place)
+        while True:
+            steps, micro, sync_each = pipe.recv()
+            for _ in range(steps):
+                step(wrapped, image, micro=micro, sync_each=sync_each)
+            pipe.send(sample_of(wrapped))
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
 
 
 def sample_of(network: nn.Module) -> list[float]:
@@ -114,24 +101,3 @@ def step(network: nn.Module, image: Tensor, *, micro: int = 1, sync_each: bool =
         quiet = not sync_each and place < micro - 1 and isinstance(network, DistributedDataParallel)
         with network.no_sync() if quiet else nullcontext():  # type: ignore[operator]
             (loss_of(network, piece) / micro).backward()
-
-
-def main(rank: int, store: str, device: str, quick: bool) -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # What a library prints must not come between the answers.
-    place = f"cuda:{rank}" if device == "cuda" else "cpu"
-    torch.distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD
-    )
-    wrapped = DistributedDataParallel(network(quick=quick).to(place))
-    image = images(quick=quick).chunk(WORLD)[rank].to(place)
-    for line in sys.stdin:
-        _, steps, micro, sync_each = json.loads(line)
-        for _ in range(steps):
-            step(wrapped, image, micro=micro, sync_each=sync_each)
-        json.dump(sample_of(wrapped), answers)
-        answers.write("\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "1")

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hasten.scaling.logs import Mode, read_logs
-from hasten.scaling.predict import Source, Step, fit_epochs, link_of, predict
+from hasten.scaling.predict import Source, Step, fit_epochs, predict
 
 FITTED_ON = (1, 2, 4)
+NVLINK, INFINIBAND_NDR = 235, 45
+"""GB/s each way in large all-reduces."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +27,8 @@ class Published:
     measured_s: float
     compute_s: float
     gradient_bytes: float
-    link: str
-    """The slowest between the GPUs."""
+    link: float
+    """GB/s of the slowest between the GPUs."""
     mode: Mode = "weak"
     fixed_share: float = 0.05
 
@@ -45,12 +47,12 @@ _MLPERF_S = 56 / 7 * (56 / 579.9 - _FIXED_S) + _FIXED_S
 # Weights of the networks: SegResNet 4.7 million, MLPerf's U-Net 19 million in fp16, nnU-Net's 31.2 million.
 PUBLISHED = (
     Published(source=_BRATS, gpus=8, measured_s=8 * 4766 / (80 * 388), compute_s=31430 / (80 * 388),
-              gradient_bytes=4 * 4_702_227, link="nvlink3"),
+              gradient_bytes=4 * 4_702_227, link=NVLINK),
     Published(source=_MLPERF, gpus=56, measured_s=56 / 3526, compute_s=_MLPERF_S, gradient_bytes=2 * 19_000_000,
-              link="ib400", mode="strong", fixed_share=_FIXED_S / _MLPERF_S),
+              link=INFINIBAND_NDR, mode="strong", fixed_share=_FIXED_S / _MLPERF_S),
     *(
         Published(source=f"{_NNUNET}, batch {batch}", gpus=8, measured_s=8 * batch / eight, compute_s=batch / one,
-                  gradient_bytes=4 * 31_200_000, link="nvlink3")
+                  gradient_bytes=4 * 31_200_000, link=NVLINK)
         for batch, one, eight in ((1, 24.6, 187.0), (2, 27.5, 221.0), (4, 30.0, 234.5))
     ),
 )  # fmt: skip
@@ -67,15 +69,14 @@ def scaling_logs(folder: Path) -> dict[str, Any]:
     logs = read_logs(folder).logs
     for strategy in sorted({log.strategy for log in logs}):
         epochs = {log.world: seconds for log in logs if log.strategy == strategy and (seconds := log.epoch_s(None))}
-        model, draws, notes = fit_epochs({world: epochs[world] for world in FITTED_ON}, "weak")
-        source = Source(name=strategy, mode="weak", model=model, draws=draws, notes=notes)
+        source = fit_epochs({world: epochs[world] for world in FITTED_ON}, "weak")
         rows = [_row(source, world, seconds) for world, seconds in epochs.items()]
         unseen = [row for row in rows if not row["fitted"]]
         results[strategy] = {
             "rows": rows,
             "worst_unseen_miss": max((abs(row["miss"]) for row in unseen), default=None),
             "unseen_in_range": f"{sum(row['in_range'] for row in unseen)} of {len(unseen)}",
-            "notes": notes,
+            "notes": source.notes,
         }
     return results
 
@@ -95,20 +96,12 @@ def _row(source: Source, workers: int, measured: float) -> dict[str, Any]:
 
 
 def _published(row: Published) -> dict[str, Any]:
-    """The step from one GPU's and the link by name alone."""
-    latency_us, rate = link_of(row.link)
+    """The step from one GPU's and the link's rate alone."""
     step = Step(
         mode=row.mode,
         compute_s=row.compute_s,
-        spread=0.0,
         gradient_bytes=row.gradient_bytes,
-        bucket_bytes=25 * 2**20,
-        overlap=True,
-        latency_s=1e-6 * latency_us,
-        bytes_per_s=1e9 * rate,
-        steps=1.0,
-        validation_s=0.0,
-        checkpoint_s=0.0,
+        bytes_per_s=1e9 * row.link,
         fixed_share=row.fixed_share,
     )
     # Of weak scaling, an epoch of one step on one GPU is 1/W of a step on W.

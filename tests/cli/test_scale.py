@@ -55,7 +55,6 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
         (["--worlds", "1", "--seeds", "-1"], "--seeds: '-1' is no whole number"),
         (["--worlds", "1", "--strategies", "ddp,magic"], "--strategies magic: must be of"),
         (["--worlds", "1"], "no such file"),
-        (["--worlds", "1", "--schedule", "stairs"], "no such file"),
     ],
 )
 def test_mistakes_of_a_study(tmp_path: Path, options: list[str], message: str) -> None:
@@ -78,15 +77,13 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yaml = tmp_path / "run.yaml"
     yaml.write_text(f"data: {{source: {tmp_path}}}\ntrain: {{warmup_fraction: 0}}\n")
     out = tmp_path / "out"
-    result = scale(
-        yaml, "train.steps=30", "--worlds", "1,2, 4", "--mode", "weak", "--seeds", "3,4", "--warmup", "on",
-        "--schedule", "step", "--out", out, "--target", 0.5,
-    )  # fmt: skip
+    options = ("--worlds", "1,2, 4", "--mode", "weak", "--seeds", "3,4", "--out", out, "--target", 0.5)
+    result = scale(yaml, "train.steps=30", "train.schedule=step", *options)
     assert result.exit_code == 1, result.output
     ((config, folder, wanted),) = asked
     assert folder == out
     assert (wanted.worlds, wanted.seeds, wanted.mode, wanted.strategies) == ((1, 2, 4), (3, 4), "weak", ("ddp",))
-    assert (config.train.steps, config.train.schedule, config.train.warmup_fraction) == (30, "step", 0.05)
+    assert (config.train.steps, config.train.schedule) == (30, "step")
     assert "1.90x" in result.output
     assert "four: failed (no room), so it is left out." in result.output
     assert "To mean Dice 0.5" in (out / "scaling.html").read_text()

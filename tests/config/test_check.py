@@ -20,7 +20,7 @@ sample.batch_size=0 sample.foreground_prob=1.5 sample.flip_prob=[0,0,-0.1] sampl
 sample.rotate_deg=[0,0,181] sample.scale_range=[0,1] sample.scale_range=[1e-9,1] sample.scale_range=[1.2,0.8]
 observe.monitor_every=1e12 loss.gamma=1e300 loss.name=dicee loss.digest=abc network.channels=[8] network.channels=[8,0]
 network.strides=[[1,0,1]] network.dropout=1 network.num_res_units=-1 train.lr_scale={a:0} train.lr_scale={a:.nan}
-train.head_steps=3 train.seed=-1 train.device=gpu train.steps=0 train.learning_rate=0 train.learning_rate=.inf
+train.seed=-1 train.device=gpu train.steps=0 train.learning_rate=0 train.learning_rate=.inf
 train.weight_decay=-1 train.warmup_fraction=1 train.clip_norm=-1 train.ema=1 train.validate_every=0
 train.checkpoint_every=0 train.target=1.1 train.target=0 train.max_seconds=0 train.activations=8 train.budget=2
 train.budget=1h30 infer.patch=[0,1,1] infer.overlap=1 infer.batch_size=0 infer.flip_axes=[3]

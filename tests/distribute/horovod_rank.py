@@ -74,21 +74,6 @@ def averaged(world: World, weight: Tensor, **settings: Any) -> dict[str, Any]:
     }
 
 
-def waited(world: World) -> str:
-    """What rank 0 says when rank 1 sends no gradient. The last of the cases: rank 0's is never answered."""
-    network = nn.Linear(2, 2)
-    strategy = Horovod(world, replace(CONFIG, timeout_s=0.5))
-    said = ""
-    if world.first:
-        try:
-            with strategy.sync(strategy.wrap(network), last=True):
-                network(torch.ones(1, 2)).sum().backward()
-        except RuntimeError as error:
-            said = str(error)
-    distributed.barrier()
-    return said
-
-
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
@@ -116,7 +101,6 @@ def main() -> None:
             start(World(rank=1 - world.rank, size=world.size))
         except ValueError as error:
             results["swapped"] = str(error)
-        results["waited"] = waited(world)
         tell(results)
 
 

@@ -13,7 +13,6 @@ from hasten.distribute.balance import (
     case_costs,
     deal,
     imbalance,
-    in_order,
     loads_of,
     partition,
 )
@@ -33,8 +32,7 @@ def check_dealt(result: Ways, count: int, parts: int) -> None:
 def test_every_case_is_in_one_part(costs: list[float], parts: int) -> None:
     check_dealt(partition(costs, parts), len(costs), parts)
     check_dealt(deal(costs, parts), len(costs), parts)
-    check_dealt(in_order(len(costs), parts), len(costs), parts)
-    for result in (deal(costs, parts), in_order(len(costs), parts)):
+    for result in (deal(costs, parts),):
         counts = [len(part) for part in result]
         assert max(counts) - min(counts) <= 1
 
@@ -81,17 +79,13 @@ def test_skewed_sizes_are_balanced(parts: int) -> None:
     orders = [None, generator.permutation(208).tolist()]
     for result in (partition(costs, parts), *(deal(costs, parts, order) for order in orders)):
         assert imbalance(loads_of(costs, result)) <= 1 / 0.95
-    assert imbalance(loads_of(costs, in_order(208, parts))) > 1 / 0.95
 
 
 def test_imbalance_is_the_largest_over_the_mean() -> None:
     assert imbalance([1.0, 1.0, 4.0]) == 2.0
     assert imbalance([0.0, 0.0]) == 1.0
     output = balance_sentence([1.0, 1.0, 1.0, 3.0], partition([1.0, 1.0, 1.0, 3.0], 2))
-    assert output == (
-        "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced); cut by count in order, "
-        "1.333 (75.0 %)"
-    )
+    assert output == "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced)"
 
 
 def test_measured_costs_are_those_of_a_shape_and_voxels_stand_in_for_them() -> None:

@@ -22,7 +22,6 @@ from hasten.distribute.case_assignment import (
     CaseAssignment,
     RankCases,
     cache_of_rank,
-    part_table,
     parts_mistake,
     prepared_voxels,
     rank_cases,
@@ -212,18 +211,6 @@ def test_voxels_are_told_before_anything_is_prepared() -> None:
     assert prepared_voxels(fingerprint, ("a", "b"), (1.0, 1.0, 0.5)) == {"a": 24000.0, "b": 250.0}
     assert prepared_voxels(fingerprint, ("a", "b"), (0.0, 2.0, 0.0)) == {"a": 3000.0, "b": 62.5}
     assert prepared_voxels(fingerprint, ("a", "b"), None) == {"a": 6000.0, "b": 125.0}
-
-
-def test_the_table_tells_who_has_what() -> None:
-    own = CaseAssignment(costs={"a": 30.0, "b": 30.0, "c": 10.0, "d": 10.0}, parts=2, seed=0)
-    assert part_table(own, 2).splitlines() == [
-        "part  rank  cases  voxels   share",
-        "   0     0      2      40  50.0 %",
-        "   1     1      2      40  50.0 %",
-        "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced); cut by count in order, "
-        "1.500 (66.7 %)",
-    ]
-    assert [line.split()[1] for line in part_table(replace(own, parts=4), 2).splitlines()[1:5]] == ["0", "0", "1", "1"]
 
 
 def test_batches_hold_only_a_ranks_own_cases(folder: Path, cases: Any) -> None:

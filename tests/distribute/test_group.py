@@ -100,14 +100,6 @@ def test_no_host_has_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no host of that name" in error_of(monkeypatch, 1, "no-such-host.invalid", 29500)
 
 
-def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
-
-    monkeypatch.setattr(module.socket, "create_connection", unreachable)
-    assert "No route to host" in error_of(monkeypatch, 1, "10.9.8.7", 29500)
-
-
 @pytest.mark.parametrize(
     ("wrong", "waited"),
     [
@@ -129,7 +121,7 @@ def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(module.socket, "create_connection", refused)
-    assert why_unreachable("a", 1, within_s=600) is not None
+    assert why_unreachable("a", 1, within_s=600)
     assert now[0] == pytest.approx(waited, abs=1)
 
 

@@ -90,7 +90,7 @@ def counted(draw: Any) -> Costs:
     allowed = [False, *draw(st.lists(st.booleans(), min_size=size - 1, max_size=size - 1))]
     trained = draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))
     costs = tuple(float(cost) for cost in draw(whole))
-    return Costs(costs, tuple(draw(whole)), tuple(draw(whole)), tuple(allowed), tuple(trained))
+    return Costs(costs, tuple(draw(whole)), tuple(allowed), tuple(trained))
 
 
 @given(costs=counted(), stages=st.integers(1, 4))

@@ -37,6 +37,11 @@ INTEL_MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCA
         (SLURM, 7, 9, 0, 2, "slurm"),
         (OPEN_MPI, 1, 2, 1, 2, "mpi"),
         (INTEL_MPI, 3, 4, 1, 2, "mpi"),
+        ({name.replace("OMPI", "MV2"): value for name, value in OPEN_MPI.items()}, 1, 2, 1, 2, "mpi"),
+        # mpirun in a job of SLURM: its ranks inherit what srun told the helper of their node. srun that speaks PMI
+        # tells PMI's rank and size, and the place on the host in SLURM's own variables only.
+        (SLURM | OPEN_MPI, 1, 2, 1, 2, "mpi"),
+        (SLURM | {"PMI_RANK": "7", "PMI_SIZE": "9"}, 7, 9, 0, 2, "slurm"),
         # torchrun in a job of SLURM, and Horovod by mpirun: the inner one counts.
         (SLURM | TORCHRUN, 5, 8, 1, 4, "torchrun"),
         (OPEN_MPI | HOROVOD, 2, 4, 0, 2, "horovod"),
@@ -69,6 +74,7 @@ def test_slurm_tells_the_tasks_of_each_node(node: int, tasks: int) -> None:
 def test_how_often_it_was_started_before() -> None:
     assert detect_world(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).restarts == 2
     assert detect_world(SLURM | {"SLURM_RESTART_COUNT": "3"}).restarts == 3
+    assert detect_world(OPEN_MPI | {"SLURM_RESTART_COUNT": "3"}).restarts == 3
     assert detect_world({"SLURM_RESTART_COUNT": "1"}).restarts == 1
 
 

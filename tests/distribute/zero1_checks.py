@@ -36,7 +36,7 @@ class Run:
 
     def step(self, index: int, *, broken: bool = False) -> None:
         world = self.strategy.world
-        set_rate(self.optimizer, 0.01 / (1 + index), index)
+        set_rate(self.optimizer, 0.01 / (1 + index))
         generator = torch.Generator().manual_seed(index * world.size + world.rank)
         loss = self.wrapped(torch.randn(2, 1, 8, 8, generator=generator)).square().mean()
         loss = loss * float("inf") if broken else loss

@@ -19,7 +19,7 @@ def split(more=None, **known):
 @pytest.mark.parametrize(
     ("part", "bound"),
     [
-        ("read", "input"),
+        ("prepare", "input"),
         ("wait", "input"),
         ("sample", "input"),
         ("host_to_device", "input"),
@@ -60,6 +60,7 @@ def test_compute_and_small_batches():
     assert diagnose(split()).bound == "compute"
     assert diagnose(split(doubled=1.1)).bound == "launch"
     assert diagnose(split(doubled=1.9)).bound == "compute"
+    assert diagnose(split(doubled=0.54)).bound == "compute", "another kernel, and no fixed cost"
     assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "launch"
     # On a CPU a second sample may only fill idle cores.
     assert diagnose(split(doubled=1.3, on_cpu=True)).bound == "compute"
@@ -113,38 +114,15 @@ def test_findings_are_ranked_by_gain_then_cost_notes_last():
     assert [each.name for each in ranked(given)] == ["large", "small", "dear", "cheap", "note"]
 
 
-def test_gain_of_a_cost():
-    assert gain_of(0.05, 0.1) == pytest.approx(2.0)
-    assert gain_of(0.1, 0.1) == pytest.approx(20.0)
-    assert gain_of(0.0, 0.1) == 1.0
-
-
 WORDS = {"name": "n", "title": "t", "where": "w", "cure": "c"}
 
 
-@pytest.mark.parametrize(("cost_s", "named"), [(0.021, True), (0.019, False)])
-def test_a_part_counts_from_its_share_on(cost_s, named):
-    assert bool(finding_from_share(cost_s, 0.2, 0.1, **WORDS)) == named
-
-
-def test_the_gain_is_that_of_what_the_cure_leaves_out():
+def test_a_part_counts_from_its_share_on_and_gains_what_the_cure_leaves_out():
+    assert [bool(finding_from_share(cost_s, 0.2, 0.1, **WORDS)) for cost_s in (0.021, 0.019)] == [True, False]
+    assert [gain_of(cost_s, 0.1) for cost_s in (0.05, 0.1, 0.0)] == pytest.approx([2.0, 20.0, 1.0])
+    assert [ms(seconds) for seconds in (0.00012, 0.0123, 12.34)] == ["0.120 ms", "12.3 ms", "12.3 s"]
     assert finding_from_share(0.1, 0.2, 0.1, **WORDS)[0].gain == pytest.approx(2.0)
     (result,) = finding_from_share(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
     assert (result.cost_s, result.gain, result.evidence) == (0.1, pytest.approx(4 / 3), "e")
     assert finding_from_share(0.1, 0.2, 0.1, saved_s=-1.0, **WORDS)[0].gain == 1.0
     assert finding_from_share(0.1, 0.0, 0.1, **WORDS) == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0.000 ms"),
-        (0.00012, "0.120 ms"),
-        (0.0123, "12.3 ms"),
-        (0.1234, "123 ms"),
-        (1.5, "1500 ms"),
-        (12.34, "12.3 s"),
-    ],
-)
-def test_as_many_digits_as_tell_something(seconds, text):
-    assert ms(seconds) == text

@@ -30,13 +30,6 @@ PLACES = {
     "monai.engines.SupervisedTrainer": "hasten.monai.workflow",
     "monai.handlers.SmartCacheHandler": "hasten.monai.workflow",
     "monai.inferers.SlidingWindowInferer": "hasten.monai.inferer",
-    "monai.losses.DeepSupervisionLoss": "hasten.nets.losses.deep_supervision",
-    "monai.losses.DiceCELoss": "hasten.nets.losses",
-    "monai.losses.DiceFocalLoss": "hasten.nets.losses",
-    "monai.losses.DiceLoss": "hasten.nets.losses",
-    "monai.losses.FocalLoss": "hasten.nets.losses",
-    "monai.losses.GeneralizedDiceLoss": "hasten.nets.losses",
-    "monai.losses.TverskyLoss": "hasten.nets.losses",
     "monai.optimizers.Novograd": "hasten.optim.novograd",
 }
 """MONAI's class or function, and the module of Hasten's, with its name there after a colon where that is another."""
@@ -51,10 +44,6 @@ FILES = (
     "inferers/test_sliding_window_inference.py",
     "integration/test_integration_lazy_samples.py", "integration/test_integration_sliding_window.py",
     "integration/test_integration_unet_2d.py", "integration/test_integration_workflows.py",
-    "integration/test_seg_loss_integration.py",
-    "losses/test_dice_ce_loss.py", "losses/test_dice_focal_loss.py", "losses/test_dice_loss.py",
-    "losses/test_ds_loss.py", "losses/test_focal_loss.py", "losses/test_generalized_dice_loss.py",
-    "losses/test_multi_scale.py", "losses/test_tversky_loss.py",
     "optimizers/test_optim_novograd.py",
 )  # fmt: skip
 """Those that use one of the classes, in the layout of MONAI 1.5."""

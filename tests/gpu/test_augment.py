@@ -11,6 +11,7 @@ from hasten.feed.feed import Feed
 from tests.augment.examples import EXAMPLES
 from tests.augment.test_program import CHAINS, chain, store
 from tests.augment.test_value_ops import fitting, images, keys
+from tests.gpu.graphs import captured, no_sync
 
 
 def segment(name: str, dims: int, *, device: str = "cuda", batch_size: int = 5) -> Segment:
@@ -34,12 +35,8 @@ def test_the_card_makes_the_hosts_batches(name: str, dims: int) -> None:
 def test_a_batch_waits_for_no_value(name: str) -> None:
     own = segment(name, 3)
     own(0)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         own(1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("op", EXAMPLES, ids=lambda op: repr(op)[:80])
@@ -49,12 +46,8 @@ def test_every_operation_waits_for_no_value_and_agrees_with_the_host(op: object)
     wanted = op.apply(image, op.draw(key, shape))  # type: ignore[attr-defined]
     on_card, key_there = image.cuda(), key.cuda()
     op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         result = op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.allclose(result.cpu(), wanted, rtol=1e-3, atol=1e-3)
 
 
@@ -62,14 +55,7 @@ def test_every_operation_waits_for_no_value_and_agrees_with_the_host(op: object)
 def test_rendering_is_captured_in_a_graph(name: str) -> None:
     own = segment(name, 3)
     step = torch.arange(5, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        own.rendered(own.drawn(step))
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        batch = own.rendered(own.drawn(step))
+    graph, batch = captured(lambda: own.rendered(own.drawn(step)))
     for number in range(3):
         step.copy_(torch.arange(5, device="cuda") + 5 * number)
         graph.replay()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +12,8 @@ from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.folder import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
+from tests.gpu.graphs import no_sync
 from tests.training.runs import assert_equal
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
@@ -35,7 +25,7 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
     torch.cuda.synchronize()
     folder = Checkpoints(tmp_path)
     for step in range(1, 4):
-        with no_waiting():
+        with no_sync():
             for _ in range(50):
                 weights.add_(0.02)  # long enough for the copy to be wrong if it did not wait
             weights.fill_(step)
@@ -48,15 +38,6 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
         assert (state["part"] == state["step"]).all()
         assert state["weights"].data_ptr() == state["again"].data_ptr()
         assert state["weights"].stride() == weights.stride()
-
-
-def test_it_is_saved_as_without_the_thread(tmp_path: Path) -> None:
-    network, optimizer, scaler = trained()
-    state = training_state(network=network, optimizer=optimizer, scaler=scaler, step=3)
-    write_checkpoint(tmp_path / "one.pt", state)
-    with Saver() as saver:
-        saver.save(state, partial(write_checkpoint, tmp_path / "other.pt"))
-    assert_equal(read_checkpoint(tmp_path / "one.pt"), read_checkpoint(tmp_path / "other.pt"))
 
 
 def test_a_state_is_taken_up_on_the_card(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from hasten.augment.program import Segment
 from hasten.feed.feed import Feed
 from hasten.feed.ring import Ring
 from tests.augment.stores import random_store, segment_of
+from tests.gpu.graphs import no_sync
 
 
 def segments(cases_on: str = "cuda") -> tuple[Segment, Segment]:
@@ -38,16 +37,6 @@ def assert_the_hosts(batch: Batch, wanted: Batch) -> None:
     torch.testing.assert_close(batch["image"].cpu(), wanted["image"], rtol=1e-4, atol=1e-4)
     # A coordinate within rounding of a voxel's border may take either neighbour.
     assert (batch["label"].cpu() != wanted["label"]).float().mean() < 1e-3
-
-
-@contextmanager
-def no_sync() -> Iterator[None]:
-    """Whatever makes the host wait for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def busy(milliseconds: int = 20) -> None:
@@ -105,29 +94,6 @@ def test_the_consumer_never_waits_on_the_host() -> None:
     with no_sync():
         for batch in Ring(host.batches(0, 6), torch.device("cuda")):
             batch["image"].add_(batch["label"])
-
-
-def test_a_consumer_on_a_stream_of_its_own() -> None:
-    host, _ = segments()
-    copies: list[Tensor] = []
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for batch in Ring(host.batches(0, 8), torch.device("cuda")):
-            busy()
-            copies.append(batch["image"].clone())
-    torch.cuda.synchronize()
-    for step, result in enumerate(copies):
-        assert torch.equal(result.cpu(), host(step)["image"])
-
-
-def test_slots_lie_in_pinned_memory_and_are_allocated_once() -> None:
-    host, _ = segments()
-    ring = Ring(host.batches(0, 9), torch.device("cuda"), depth=2)
-    places = [(batch["image"].data_ptr(), batch["label"].data_ptr()) for batch in ring]
-    assert places == (places[:2] * 5)[:9]
-    assert len(set(places)) == 2
-    assert all(tensor.is_pinned() for batch in ring._host for tensor in batch.values())
-    assert all(tensor.is_cuda for batch in ring._slots for tensor in batch.values())
 
 
 def test_leaving_early_while_the_device_is_at_work() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.runtime.side_stream import SideStream
+from tests.gpu.graphs import no_sync
 from tests.nets.examples import laid_out
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -69,12 +70,8 @@ def test_they_can_be_captured_and_read_no_value() -> None:
     side = SideStream(image.device)
     for _ in range(3):
         wanted = side.run(step)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         side.run(step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     graph, loss = side.capture(step)
     graph.replay()
     assert torch.isclose(loss, wanted, rtol=1e-3)

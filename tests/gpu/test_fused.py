@@ -15,6 +15,7 @@ from hasten.augment.render import render
 from hasten.config.schema import Triple
 from hasten.kernels.use import triton_runs
 from tests.augment.stores import random_store
+from tests.gpu.graphs import captured
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +53,8 @@ def test_the_batch_is_that_of_torchs_operations(patch: Triple, channels: int, pr
 def test_a_graph_of_fused_kernels_makes_the_batch_of_each_step() -> None:
     segment = segment_of((32, 32, 32), 1, 0.5)
     sample = torch.arange(8, device="cuda")
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):
-        segment.rendered(segment.drawn(sample))
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        batch = segment.rendered(segment.drawn(sample))
+    with torch.no_grad():
+        graph, batch = captured(lambda: segment.rendered(segment.drawn(sample)))
     for step in (0, 1, 7):
         torch.arange(8 * step, 8 * step + 8, out=sample)
         graph.replay()

@@ -18,8 +18,7 @@ USUAL = {"softmax": True, "to_onehot_y": True}
 LOSSES = {
     "dice_ce": DiceCELoss(**USUAL),
     "dice_ce of the batch, no background": DiceCELoss(batch=True, include_background=False, **USUAL),
-    "dice_ce weighed": DiceCELoss(weight=2.0, lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, jaccard=True, **USUAL),
-    "dice summed": DiceLoss(reduction="sum", **USUAL),
+    "dice_ce weighed": DiceCELoss(lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, **USUAL),
     "tversky_ce": TverskyCELoss(alpha=0.2, beta=0.8, batch=True, **USUAL),
     "dice_ce, a class ignored": DiceCELoss(batch=True, ignore_index=1, **USUAL),
     "dice, a class ignored": DiceLoss(ignore_index=0, **USUAL),
@@ -50,10 +49,11 @@ def outcome(loss: nn.Module, scores: Tensor, label: Tensor) -> tuple[Tensor, Ten
 def test_value_and_gradient(name: str, classes: int, dtype: torch.dtype, last: bool, kind: torch.dtype) -> None:
     fused = copy.deepcopy(LOSSES[name]).cuda()
     plain = copy.deepcopy(fused)
-    assert (fused_loss(plain, False), plain.kernels, fused.kernels) == (1, False, True)
+    fused_loss(plain, False)
+    assert (plain.kernels, fused.kernels) == (False, True)
     scores, label = batch(classes, dtype, last, kind)
     assert kernels_take(scores), "Triton does not work here"
-    assert fused.by_kernels(scores, label)
+    assert fused.by_kernels(scores)
     (result, mine), (wanted, theirs) = outcome(fused, scores, label), outcome(plain, scores, label)
     assert torch.allclose(result, wanted, rtol=1e-4)
     assert mine.dtype == dtype
@@ -66,34 +66,6 @@ def test_a_label_that_is_no_class_is_told_by_nan() -> None:
     scores, label = batch(3, torch.float32, False, torch.uint8)
     label[0, 0, 5, 6, 7] = 255
     assert LOSSES["dice_ce"](scores, label).isnan()
-
-
-@pytest.mark.parametrize("ignored", [None, 255])
-def test_deep_supervision_is_captured_in_a_graph(ignored: int | None) -> None:
-    loss = build_loss(LossConfig(name="dice_ce"), ignore_index=ignored)
-    scores, label = batch(3, torch.bfloat16, True, torch.uint8)
-    if ignored is not None:
-        label[..., ::2] = ignored
-    heads = [scores, scores[..., ::2, ::2, ::2].detach().clone().requires_grad_()]
-
-    def step() -> list[Tensor]:
-        value = loss(heads, label)
-        return [value.detach(), *torch.autograd.grad(value, heads)]
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-    with torch.no_grad():
-        scores.mul_(0.5)
-    graph.replay()
-    for one, other in zip(result, step(), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["dice_ce", "tversky_ce", "dice_focal"])
@@ -109,12 +81,3 @@ def test_ignored_voxels_agree_with_the_cpu_and_all_ignored_is_0(name: Any, regio
     value, gradient = outcome(loss, scores, torch.full_like(label, 255))
     assert abs(float(value)) < 1e-6
     assert not gradient.any()
-
-
-def test_it_compiles_whole() -> None:
-    scores, label = batch(3, torch.float32, False, torch.int64)
-    loss = LOSSES["dice_ce"]
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    (result, mine), (wanted, theirs) = outcome(compiled, scores, label), outcome(loss, scores, label)  # type: ignore[arg-type]
-    assert torch.allclose(result, wanted, rtol=1e-4)
-    assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7

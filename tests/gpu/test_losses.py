@@ -9,23 +9,22 @@ from torch import Tensor, nn
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceLoss
 from hasten.nets.losses.regions import RegionLoss
-from tests.nets.losses.test_modules import ALL, index_of, name_of, scores_of
+from tests.gpu.graphs import captured, no_sync
+from tests.nets.losses.test_modules import ALL, INDEX, index_of, scores_of
 
 OVERLAPPING = ((1, 2), (2,), (0, 1))
 EVERY = [
     *ALL,
-    *(
-        RegionLoss(DiceLoss(sigmoid=True, batch=True), OVERLAPPING, second=second)
-        for second in (None, "entropy", "focal")
-    ),
+    *(RegionLoss(DiceLoss(batch=True, **INDEX), OVERLAPPING, second=second) for second in (None, "entropy", "focal")),
 ]
+every_loss = pytest.mark.parametrize("loss", EVERY, ids=lambda loss: type(loss).__name__)
 
 
 def batch() -> tuple[Tensor, Tensor]:
     return scores_of(3, 2, 3, [24, 20, 16], 2.0), index_of(1, 2, 3, [24, 20, 16])
 
 
-@pytest.mark.parametrize("loss", EVERY, ids=name_of)
+@every_loss
 def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
     scores, target = batch()
     there = scores.detach().cuda().requires_grad_()
@@ -40,20 +39,17 @@ def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
     assert torch.allclose(there.grad.cpu(), scores.grad, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("loss", EVERY, ids=name_of)
+@every_loss
 def test_it_waits_for_no_value(loss: nn.Module) -> None:
     scores, target = (side.detach().cuda() for side in batch())
     scores.requires_grad_()
-    deep = DeepSupervisionLoss(loss, "nnunet")
+    deep = DeepSupervisionLoss(loss)
     deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("loss", EVERY, ids=name_of)
+@every_loss
 def test_it_is_captured_in_a_graph(loss: nn.Module) -> None:
     scores, target = (side.detach().cuda() for side in batch())
     scores.requires_grad_()
@@ -62,15 +58,7 @@ def test_it_is_captured_in_a_graph(loss: nn.Module) -> None:
         value = loss(scores, target)
         return value.detach(), torch.autograd.grad(value, scores)[0]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        value, gradient = step()
+    graph, (value, gradient) = captured(step)
     with torch.no_grad():
         scores.mul_(0.5)
     graph.replay()

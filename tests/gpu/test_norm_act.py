@@ -21,14 +21,14 @@ SHARE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Of the largest value."""
 
 
-def leaves_of(shape: tuple[int, ...], dtype: torch.dtype, last: bool, slope: Any, affine: bool) -> list[Any]:
+def leaves_of(shape: tuple[int, ...], dtype: torch.dtype, slope: Any, affine: bool) -> list[Any]:
     generator = torch.Generator("cuda").manual_seed(0)
     layout = torch.channels_last_3d if len(shape) == 5 else torch.channels_last
 
     def normal(*sides: int) -> Tensor:
         return torch.randn(sides, generator=generator, device="cuda")
 
-    image = (normal(*shape) * 3 + 5).to(dtype).contiguous(memory_format=layout if last else torch.contiguous_format)
+    image = (normal(*shape) * 3 + 5).to(dtype).contiguous(memory_format=layout)
     factor = {"one": normal(1), "each": normal(shape[1])}.get(slope, slope)
     weights = [normal(shape[1]), normal(shape[1])] if affine else [None, None]
     return [image, *weights, factor]
@@ -42,7 +42,6 @@ def outcome(call: Any, leaves: list[Any], groups: int, upstream: Tensor) -> list
     return [result.detach(), *(each.grad for each in given if torch.is_tensor(each))]
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
 @pytest.mark.parametrize("dtype", SHARE, ids=str)
 @pytest.mark.parametrize(
     ("shape", "groups"),
@@ -51,9 +50,9 @@ def outcome(call: Any, leaves: list[Any], groups: int, upstream: Tensor) -> list
 )  # fmt: skip
 @pytest.mark.parametrize(("slope", "affine"), [(0.01, True), ("one", False), ("each", True), (None, True)])
 def test_values_and_gradients(
-    shape: tuple[int, ...], groups: int, dtype: torch.dtype, last: bool, slope: Any, affine: bool
+    shape: tuple[int, ...], groups: int, dtype: torch.dtype, slope: Any, affine: bool
 ) -> None:
-    leaves = leaves_of(shape, dtype, last, slope, affine)
+    leaves = leaves_of(shape, dtype, slope, affine)
     assert kernels_take(leaves[0]), "Triton does not work here"
     upstream = torch.randn(shape, device="cuda").to(dtype)
     result = outcome(group_norm_act, leaves, groups, upstream)
@@ -66,27 +65,6 @@ def test_values_and_gradients(
         # A voxel so near to 0 that rounding changes its sign has the other slope: a few of millions may be off.
         off = (apart > SHARE[dtype]).sum()
         assert off <= 1e-5 * apart.numel(), f"{place}: {int(off)} off, by up to {float(apart.max()):.3g} of the largest"
-
-
-@pytest.mark.parametrize("dtype", SHARE, ids=str)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", ["unet batch", "dynunet batch", "basicunet"])
-def test_networks_with_batch_norms(name: str, dtype: torch.dtype, training: bool) -> None:
-    """Values, gradients and running statistics."""
-    torch.backends.cudnn.allow_tf32 = False
-    plain, other, image = networks(name)
-    for network in (plain, other):
-        network.train(training)
-    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        wanted, theirs = passes(plain, plain, image)
-        result, mine = passes(other, other, image)
-    share = 1e-3 if dtype == torch.float32 else 5e-2
-    assert (result - wanted).abs().max() <= share * wanted.abs().max()
-    largest = max(each.abs().max() for each in theirs.values())
-    for key, value in mine.items():
-        assert (value - theirs[key]).abs().max() <= 2 * share * largest, key
-    for one, another in zip(other.buffers(), plain.buffers(), strict=True):
-        assert torch.allclose(one.float(), another.float(), rtol=share, atol=share)
 
 
 def test_dropouts_zeros_are_drawn_again_in_the_backward_pass() -> None:
@@ -107,7 +85,7 @@ def test_dropouts_zeros_are_drawn_again_in_the_backward_pass() -> None:
 
 
 def test_it_repeats_bit_by_bit() -> None:
-    leaves = leaves_of((2, 32, 48, 48, 48), torch.bfloat16, True, "one", True)
+    leaves = leaves_of((2, 32, 48, 48, 48), torch.bfloat16, "one", True)
     upstream = torch.randn_like(leaves[0])
     first, second = (outcome(group_norm_act, leaves, 32, upstream) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
@@ -118,16 +96,14 @@ def test_more_than_2_to_the_31_elements() -> None:
     if torch.cuda.get_device_properties(0).total_memory < 30e9:
         pytest.skip("needs 30 GB")
     image = torch.zeros(1, 33, 408, 400, 400, device="cuda", dtype=torch.bfloat16)
-    for layout in (torch.contiguous_format, torch.channels_last_3d):
-        there = image.contiguous(memory_format=layout)
-        there[:, -1, -8:] = 1
-        result = group_norm_act(there, 33, slope=0.0)
-        share = torch.tensor(8 / 408)
-        wanted = (1 - share) / (share * (1 - share) + 1e-5).sqrt()
-        assert torch.allclose(result[0, -1, -1, -1, -1].float().cpu(), wanted, rtol=1e-2)
-        assert result[:, :-1].abs().max() == 0
-        assert result[0, -1, 0, 0, 0] == 0
-        del there, result
+    image = image.contiguous(memory_format=torch.channels_last_3d)
+    image[:, -1, -8:] = 1
+    result = group_norm_act(image, 33, slope=0.0)
+    share = torch.tensor(8 / 408)
+    wanted = (1 - share) / (share * (1 - share) + 1e-5).sqrt()
+    assert torch.allclose(result[0, -1, -1, -1, -1].float().cpu(), wanted, rtol=1e-2)
+    assert result[:, :-1].abs().max() == 0
+    assert result[0, -1, 0, 0, 0] == 0
 
 
 def networks(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
@@ -147,17 +123,14 @@ def passes(network: nn.Module, call: Any, image: Tensor) -> tuple[Tensor, dict[s
     }
 
 
-@pytest.mark.parametrize("name", ["unet", "unet group", "dynunet"])
-@pytest.mark.parametrize("how", ["autocast", "checkpoint", "known blocks", "compiled"])
+@pytest.mark.parametrize("name", ["unet", "unet batch", "unet group", "dynunet", "basicunet"])
+@pytest.mark.parametrize("how", ["autocast", "evaluation", "checkpoint", "compiled"])
 def test_a_network(name: str, how: str) -> None:
     torch.backends.cudnn.allow_tf32 = False
     plain, other, image = networks(name)
-    if how == "known blocks":
-        if name != "unet":
-            pytest.skip("an instance norm without weights only")
-        other = network_of(name, 3).cuda()
-        operate(other)
-        assert fused_norms(other, True) > 0
+    if how == "evaluation":
+        plain.eval()
+        other.eval()
     call: Any = other
     if how == "checkpoint":
         call = lambda image: checkpoint(other, image, use_reentrant=False)  # noqa: E731
@@ -170,39 +143,6 @@ def test_a_network(name: str, how: str) -> None:
     assert (result - wanted).abs().max() <= share * wanted.abs().max()
     largest = max(each.abs().max() for each in theirs.values())
     for key, value in mine.items():
-        if how == "known blocks" and key not in theirs:
-            continue
         assert (value - theirs[key]).abs().max() <= 2 * share * largest, key
-
-
-def test_it_is_captured_in_a_graph_and_used_twice() -> None:
-    _, network, image = networks("unet")
-    parameters = [each for each in network.parameters() if each.requires_grad]
-
-    def step() -> list[Tensor]:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = network(image).float().square().mean() + network(image * 2).float().abs().mean()
-        return [loss.detach(), *torch.autograd.grad(loss, parameters)]
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-    with torch.no_grad():
-        image.mul_(0.5)
-    graph.replay()
-    for one, other in zip(result, step(), strict=True):
-        assert (one - other).abs().max() <= 2e-2 * other.abs().max() + 1e-4
-
-
-def test_evaluation_keeps_no_graph() -> None:
-    plain, network, image = networks("unet")
-    with torch.no_grad():
-        result, wanted = network.eval()(image), plain.eval()(image)
-    assert not result.requires_grad
-    assert (result - wanted).abs().max() <= 1e-2 * wanted.abs().max()
+    for one, another in zip(other.buffers(), plain.buffers(), strict=True):
+        assert torch.allclose(one.float(), another.float(), rtol=share, atol=share)

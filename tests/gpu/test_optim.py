@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.gpu.graphs import no_sync
 from tests.optim.test_base import ALL, MAKERS
 from tests.optim.textbook import network, set_gradients, spoil_gradients
 
@@ -48,13 +49,9 @@ def test_a_step_waits_for_no_value(name: str, broken: bool) -> None:
         spoil_gradients(net)
     before = [parameter.detach().clone() for parameter in net.parameters()]
     result = torch.full((), float(broken), device="cuda")
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         optimizer.grad_scale, optimizer.found_inf = None, result  # type: ignore[attr-defined]
         optimizer.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     same = all(torch.equal(left, right) for left, right in zip(before, net.parameters(), strict=True))
     assert same == broken
 

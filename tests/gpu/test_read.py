@@ -14,6 +14,7 @@ from hasten.augment.read import PackedCases, coordinates_of, read, read_mapped
 from hasten.kernels.use import triton_runs
 from hasten.sample import random
 from tests.augment.stores import random_store, segment_of
+from tests.gpu.graphs import captured
 
 SHAPES = [(20, 24, 28), (32, 16, 24), (1, 40, 33)]
 EVERYTHING: dict[str, Any] = {
@@ -88,14 +89,8 @@ def test_a_batch_in_a_cuda_graph_is_the_hosts() -> None:
     host = segment_of(store, (16, 16, 16), seed=3, **EVERYTHING)
     device = segment_of(store.to("cuda"), (16, 16, 16), seed=3, binding={"device": "cuda"}, **EVERYTHING)
     sample = torch.arange(4, device="cuda")
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):
-        device.rendered(device.drawn(sample))
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        batch = device.rendered(device.drawn(sample))
+    with torch.no_grad():
+        graph, batch = captured(lambda: device.rendered(device.drawn(sample)))
     for step in (0, 1, 7):
         torch.arange(4 * step, 4 * step + 4, out=sample)
         graph.replay()

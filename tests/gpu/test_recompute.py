@@ -10,8 +10,7 @@ import torch
 from monai.networks.nets import DynUNet, UNet
 from torch import Tensor, nn
 
-from hasten.nets.recompute.apply import recompute
-from hasten.nets.recompute.profile import occupied, profile_network
+from hasten.nets.recompute import recompute
 from hasten.runtime.batch_size import find_batch_size, find_batch_size_for
 
 CUDA = torch.device("cuda")
@@ -50,24 +49,21 @@ def test_gradients_and_statistics_are_those_without_it(dropout: float, dtype: to
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)
 
 
-def test_the_allocator_holds_what_was_predicted() -> None:
+def test_the_allocator_holds_less() -> None:
     network, image = unet(), image_of()
     squares(network(image), image).backward()  # what libraries allocate once
-    full = occupied(profile_network(network, image), ()).peak
     kept = []
-    for share in (1.0, 0.7, 0.0):
-        report = recompute(network, image, max(1, int(share * full)))
+    for budget in (2**60, 1):
+        report = recompute(network, image, budget)
         network.zero_grad(set_to_none=True)
         gc.collect()
         before = torch.cuda.memory_allocated()
         loss = squares(network(image), image)
-        measured = torch.cuda.memory_allocated() - before
+        kept.append(torch.cuda.memory_allocated() - before)
         loss.backward()
         del loss
-        assert measured == pytest.approx(report.kept + 2 * image.nbytes, rel=0.1)
-        kept.append(measured)
-    assert kept[2] < kept[0]
     assert kept[1] < kept[0]
+    assert kept[1] <= report.predicted + 2 * image.nbytes
 
 
 def test_a_recomputed_step_can_be_captured() -> None:
@@ -110,17 +106,16 @@ def test_the_largest_batch_is_found_by_running_out_of_memory() -> None:
         torch.empty(count * each, dtype=torch.uint8, device=CUDA)
 
     result = find_batch_size(step, highest=64)
-    assert 8 <= result.batch_size <= 10
+    assert 8 <= result <= 10
     assert torch.cuda.mem_get_info(CUDA)[0] > 0.9 * free
 
 
 def test_a_network_is_given_its_batch_size() -> None:
     torch.manual_seed(0)
     network = DynUNet(3, 1, 2, [3] * 4, [1, 2, 2, 2], [2, 2, 2], filters=[16, 32, 64, 64]).to(CUDA)
-    options = {"num_classes": 2, "device": CUDA, "budget": 4 * 2**30, "learning_rate": 0.01, "reference_batch": 2}
-    result = find_batch_size_for(network, squares, (1, 64, 64, 64), **options)  # type: ignore[arg-type]
-    assert 2 <= result.batch_size < 2**16
-    assert result.learning_rate == pytest.approx(0.005 * result.batch_size)
+    held = torch.empty(max(0, torch.cuda.mem_get_info(CUDA)[0] - 4 * 2**30), dtype=torch.uint8, device=CUDA)
+    result = find_batch_size_for(network, squares, (1, 64, 64, 64), num_classes=2, device=CUDA)
+    assert 2 <= result < 2**16
     recompute(network, image_of(), 1)
-    more = find_batch_size_for(network, squares, (1, 64, 64, 64), **options)  # type: ignore[arg-type]
-    assert more.batch_size > result.batch_size
+    assert find_batch_size_for(network, squares, (1, 64, 64, 64), num_classes=2, device=CUDA) > result
+    del held

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hasten.monai.inferer import SlidingWindowInferer
 from hasten.prediction.infer import Inference, infer_labels
+from tests.gpu.graphs import no_sync
 
 SETTINGS: dict[str, Any] = {"roi_size": (32, 32, 32), "sw_batch_size": 4, "overlap": 0.5, "mode": "gaussian"}
 
@@ -43,26 +44,13 @@ def test_scores_are_monais(given: dict[str, Any], shape: tuple[int, int, int]) -
     assert (labels[:, 0] != expected.argmax(1)).float().mean() < 1e-4
 
 
-def test_an_image_on_the_host_goes_through_the_card() -> None:
-    network, inputs = net(), image(40, 40, 50, device="cpu")
-    result = SlidingWindowInferer(**SETTINGS, sw_device="cuda")(inputs, network)
-    assert not result.is_cuda
-    torch.testing.assert_close(
-        result, SlidingWindowInferer(**SETTINGS)(inputs.cuda(), network).cpu(), atol=1e-4, rtol=0
-    )
-
-
 def test_the_loop_waits_for_no_value() -> None:
     network, inputs = net(), image(70, 40, 50)
     inferer = SlidingWindowInferer(**SETTINGS, flip_axes=(0,))
     inferer.labels(inputs, network)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_sync():
         inferer.labels(inputs, network)
         inferer(inputs, network)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_labels_take_a_third_of_the_memory() -> None:

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from hasten.nets.surgery import fused_norms
 from hasten.nets.surgery.fallback import keep_fp32
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
+from tests.gpu.graphs import captured, no_sync
 from tests.nets.examples import NETWORKS, image_of, laid_out, network_of
 
 
@@ -76,29 +76,15 @@ def test_a_step_waits_for_no_value_and_is_captured(fused: bool) -> None:
         loss.backward()
         return loss
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            network.zero_grad(set_to_none=True)
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    def fresh() -> None:
+        network.zero_grad(set_to_none=True)
+        step()
+
+    for _ in range(2):
+        fresh()
+    with no_sync():
         wanted = step().detach()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     network.zero_grad(set_to_none=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
+    graph, result = captured(step, fresh)
     graph.replay()
     assert close(result.detach(), wanted, 1e-3)
-
-
-def test_a_norm_without_an_activation_keeps_channels_last() -> None:
-    network = nn.Sequential(nn.Conv3d(1, 8, 3), nn.InstanceNorm3d(8)).cuda()
-    image = torch.randn(1, 1, 8, 8, 8, device="cuda")
-    operate(network, image)
-    network, image = laid_out(network, image, last=True)
-    assert network(image).is_contiguous(memory_format=torch.channels_last_3d)

@@ -96,23 +96,6 @@ def test_a_network_that_does_not_exist_is_one_clear_error(config: NetworkConfig,
     assert all(word in message for word in words), message
 
 
-def batch(classes: int, dims: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    sides = (6, 5, 4)[:dims]
-    output = torch.randn(2, classes, *sides, generator=generator)
-    return output, torch.randint(0, classes, (2, 1, *sides), generator=generator).to(torch.uint8)
-
-
-def test_the_default_loss_by_hand() -> None:
-    output, label = batch(3, 3)
-    share = output.softmax(1)
-    truth = nn.functional.one_hot(label[:, 0].long(), 3).movedim(-1, 1).float()
-    overlap, total = (share * truth).sum((0, 2, 3, 4)), (share + truth).sum((0, 2, 3, 4))
-    dice = 1 - (2 * overlap + 1e-5) / (total + 1e-5)
-    entropy = -(truth * share.log()).sum(1).mean()
-    assert torch.allclose(build_loss(LossConfig())(output, label), dice[1:].mean() + entropy)
-
-
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_segresnetds_gives_its_coarser_outputs_while_training(dims: int) -> None:
     strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 3
@@ -126,18 +109,6 @@ def test_a_segresnetds_gives_its_coarser_outputs_while_training(dims: int) -> No
     assert all(weight.grad is not None for weight in network.parameters())
     dropout = replace(config, dropout=0.1)
     assert "network.dropout" in str(network_mistake(dropout, dims))
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: int) -> None:
-    strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 3
-    config = NetworkConfig(name="dynunet", channels=(4, 8, 8, 8), strides=strides, deep_supervision=2)
-    network = build_network(config, num_channels=1, num_classes=3, spatial_dims=dims)
-    image = torch.randn(2, 1, *(16,) * dims)
-    assert network.train()(image).shape == (2, 3, 3, *(16,) * dims)
-    assert network.eval()(image).shape == (2, 3, *(16,) * dims)
-    label = torch.zeros(2, 1, *(16,) * dims, dtype=torch.uint8)
-    assert build_loss(LossConfig())(network.train()(image), label).shape == ()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.config.load import load_run
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.nets.build import build_loss, build_network
-from hasten.nets.nnunet import nnunet_settings
 from tests.nets.nnunet_examples import (
     CHANNELS,
     CLASSES,
@@ -67,29 +65,6 @@ def test_names_shapes_and_outputs_are_those_recorded(name: str) -> None:
 
 
 @installed
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_weights_go_both_ways_and_outputs_are_equal(name: str) -> None:
-    image = image_of(EXAMPLES[name]["dims"])
-    torch.manual_seed(1)
-    other, mine = theirs(**EXAMPLES[name]), ours(**EXAMPLES[name])
-    for source, target in ((other, mine), (mine, other)):
-        with torch.no_grad():
-            for value in source.parameters():
-                value.add_(torch.rand_like(value), alpha=0.1)
-        target.load_state_dict(source.state_dict(), strict=True)
-        for training in (True, False):
-            drawn = []
-            for network in (other, mine):
-                torch.manual_seed(2)
-                output = network.train(training)(image)
-                drawn.append(output if isinstance(output, list) else [output])
-            # nnU-Net's give all outputs in evaluation too, where it does not switch them off.
-            assert len(drawn[1]) == (2 if training else 1)
-            for result, wanted in zip(drawn[1], drawn[0], strict=False):
-                assert torch.allclose(result, wanted, atol=1e-5)
-
-
-@installed
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_seed_draws_weights_of_the_same_spread(residual: bool) -> None:
     blocks = (1, 3, 4) if residual else (2, 2, 2)
@@ -115,31 +90,3 @@ def test_outputs_that_the_loss_does_not_look_at_are_not_trained(residual: bool, 
     idle = {name for name, value in network.named_parameters() if value.grad is None}
     assert idle == (set() if heads else {"decoder.seg_layers.0.weight", "decoder.seg_layers.0.bias"})
     assert idle == {name for name, value in network.named_parameters() if not value.requires_grad}
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_settings_of_a_state_dict_build_its_network(name: str) -> None:
-    state = {key: torch.empty(shape) for key, shape in recorded(name)["shapes"].items()}
-    result = nnunet_settings(state)
-    if EXAMPLES[name].get("dropout"):  # its state dict numbers the layers in another way, and has no rate
-        assert result is None
-        return
-    assert result is not None
-    settings = [f"network.{key}={value}" for key, value in result.items()]
-    network = build_network(
-        load_run(None, settings).network, num_channels=CHANNELS, num_classes=CLASSES,
-        spatial_dims=EXAMPLES[name]["dims"],
-    )  # fmt: skip
-    assert shapes(network) == recorded(name)["shapes"]
-    changes: list[dict[str, Any]] = [
-        {**state, "more": torch.empty(1)},
-        {key: value for key, value in state.items() if "transpconvs.0" not in key},
-        {key: value for key, value in state.items() if "seg_layers" not in key},
-        {key: value[:1] if "decoder.stages.0" in key and value.ndim else value for key, value in state.items()},
-    ]
-    assert [nnunet_settings(changed) for changed in changes] == [None] * len(changes)
-
-
-def test_other_state_dicts_are_not_taken_for_nnunets() -> None:
-    assert nnunet_settings({}) is None
-    assert nnunet_settings(nn.Sequential(nn.Conv3d(1, 2, 3)).state_dict()) is None

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hasten.config.schema import NetworkConfig
 from hasten.nets.build import build_network
-from hasten.nets.weights import common_prefixes, fit_weights, last_weight, resized_grid, shared_channels
+from hasten.nets.weights import common_prefixes, fit_weights, last_weight, shared_channels
 
 NAMES = ("unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet")
 PREFIXES = ("", "module.", "model.", "network.", "_orig_mod.", "module.net._orig_mod.")
@@ -36,7 +35,7 @@ def test_any_prefix_is_found(name: str, dims: int, saved: str, ours: str) -> Non
     state = NETWORKS[name, dims]
     here = {ours + key: value for key, value in state.items()}
     theirs = {saved + key: value for key, value in FILES[name, dims].items()}
-    fit = fit_weights(here, theirs, spatial_dims=dims)
+    fit = fit_weights(here, theirs)
     assert set(fit.taken) == set(here)
     assert not {*fit.adapted, *fit.left, *fit.unused}
     for key in here:
@@ -77,41 +76,6 @@ def test_equal_channels_give_what_they_gave(given_channels: int, channels: int, 
         torch.testing.assert_close(result[:, :given_channels] * (channels // given_channels), filters)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("token", [0, 1])
-@given(old=st.integers(1, 4), new=st.integers(2, 5))
-def test_positions_are_interpolated(dims: int, token: int, old: int, new: int) -> None:
-    saved = torch.randn(1, token + old**dims, 3)
-    result = resized_grid(saved, (1, token + new**dims, 3), dims)
-    assert result is not None
-    assert result.shape == (1, token + new**dims, 3)
-    if token and (new**dims + 1, old**dims + 1) != (1, 1) and not _ambiguous(old, new, dims):
-        assert torch.equal(result[:, 0], saved[:, 0])
-    if old == new:
-        torch.testing.assert_close(result, saved)
-    flat = torch.ones(1, old**dims, 3)
-    torch.testing.assert_close(resized_grid(flat, (1, new**dims, 3), dims), torch.ones(1, new**dims, 3))
-
-
-def _ambiguous(old: int, new: int, dims: int) -> bool:
-    """Whether the grids with their token are grids without one, too."""
-    return all(round((side**dims + 1) ** (1 / dims)) ** dims == side**dims + 1 for side in (old, new))
-
-
-def test_positions_by_hand_and_no_grid() -> None:
-    saved = torch.arange(4.0).view(1, 4, 1)
-    actual = resized_grid(saved, (1, 16, 1), 2)
-    expected = functional.interpolate(saved.view(1, 1, 2, 2), size=(4, 4), mode="bilinear")
-    assert actual is not None
-    assert torch.equal(actual.view(4, 4), expected[0, 0])
-    assert resized_grid(saved, (1, 15, 1), 2) is None
-    assert resized_grid(saved, (1, 16, 2), 2) is None
-    here = {"vit.pos_embed": torch.zeros(1, 16, 1), "vit.line.weight": torch.zeros(9, 9)}
-    fit = fit_weights(here, {"pos_embed": saved, "line.weight": torch.ones(9, 9)}, spatial_dims=2)
-    assert fit.prefixes == ("", "vit.")
-    assert fit.adapted == {"vit.pos_embed": "[1, 4, 1] in the file, [1, 16, 1] here"}
-
-
 @pytest.mark.parametrize(("one", "other"), [("unet", "segresnet"), ("segresnet", "dynunet"), ("dynunet", "unet")])
 def test_another_network_does_not_fit(one: str, other: str) -> None:
     with pytest.raises(ValueError, match=r"fits? this network: .*has \S+, .* more; .*has \S+, ") as error:
@@ -131,26 +95,10 @@ def test_an_encoder_alone_fits() -> None:
     assert all(why == "not in the file" for why in fit.left.values())
 
 
-def test_other_widths_are_left() -> None:
-    here = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 2, 1)).state_dict()
-    saved = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 5, 3), nn.Conv2d(5, 2, 1)).state_dict()
-    fit = fit_weights(here, saved, spatial_dims=2)
-    assert set(fit.taken) == {"0.weight", "0.bias", "2.bias"}
-    assert all("shape: " in why for why in fit.left.values())
-    assert set(fit.left) == {"1.weight", "1.bias", "2.weight"}
-
-
 def test_the_last_weight_has_no_second_name() -> None:
     head = nn.Parameter(torch.zeros(3))
     assert last_weight({"a": torch.zeros(2), "head": head, "again.head": head, "empty": torch.zeros(0)}) == "head"
     assert last_weight({}) == ""
-
-
-def test_the_shortest_prefix_counts() -> None:
-    here = {"x.a.weight": torch.zeros(2, 3), "x.a.bias": torch.zeros(2)}
-    assert common_prefixes(here, {"x.a.weight": torch.zeros(2, 3), "x.a.bias": torch.zeros(2)}) == ("", "")
-    assert common_prefixes(here, {"y.a.weight": torch.zeros(2, 3), "y.a.bias": torch.zeros(2)}) == ("y.", "x.")
-    assert common_prefixes(here, {}) == ("", "")
 
 
 _PARTS = st.lists(st.sampled_from(["a", "b", "module", "weight"]), min_size=1, max_size=4).map(".".join)

@@ -88,19 +88,6 @@ def test_a_buffer_that_a_module_replaces_is_copied() -> None:
         assert torch.equal(average.seen, net.seen)  # type: ignore[arg-type]
 
 
-def test_the_average_is_a_copy_that_is_not_trained() -> None:
-    net = network().train()
-    before = [parameter.detach().clone() for parameter in net.parameters()]
-    average = average_of(net)
-    assert not average.training
-    assert net.training
-    assert not any(parameter.requires_grad for parameter in average.parameters())
-    assert all(parameter.requires_grad for parameter in net.parameters())
-    disturb(average, 1)
-    update_average(NetworkTensors.of(average), NetworkTensors.of(net), 0.1)
-    assert all(torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))
-
-
 def test_a_share_on_the_device_is_the_same_share() -> None:
     net = network()
     one, other = average_of(net), average_of(net)

@@ -27,18 +27,12 @@ def muon(net: nn.Module, lr: Any = RATE) -> Muon:
     return Muon(net.parameters(), lr=lr, transposed=transposed_filters(net), weight_decay=0.1)
 
 
-def adamw(net: nn.Module, lr: Any = RATE) -> torch.optim.AdamW:
-    return torch.optim.AdamW(param_groups(net, weight_decay=0.1), lr=lr, fused=True)
-
-
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "novograd": lambda net, lr=RATE: Novograd(param_groups(net, weight_decay=0.1), lr=lr),
     "novograd, averaged": lambda net, lr=RATE: Novograd(net.parameters(), lr, grad_averaging=True, amsgrad=True),
     "lamb": lambda net, lr=RATE: Lamb(param_groups(net, weight_decay=0.1), lr=lr),
-    "lamb, clipped": lambda net, lr=RATE: Lamb(net.parameters(), lr=lr, max_grad_norm=0.5, trust_clip=True),
     "nvlamb": lambda net, lr=RATE: Lamb(param_groups(net, weight_decay=0.1), lr=lr, nvlamb=True),
     "lars": lambda net, lr=RATE: Lars(param_groups(net, weight_decay=0.1), lr=lr, trust=0.1),
-    "lars, nesterov": lambda net, lr=RATE: Lars(net.parameters(), lr, weight_decay=0.1, nesterov=True),
     "muon": muon,
 }
 ALL = pytest.mark.parametrize("name", MAKERS)
@@ -105,25 +99,6 @@ def test_a_skipped_step_changes_nothing(
     set_gradients(net, 10)
     amp_step(optimizer, scale=None, overflow=0.0)
     assert not same(before, everything(net, optimizer))
-
-
-@ALL
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_the_first_step_can_be_skipped(name: str, on_gpu: bool) -> None:
-    net, other = network(), network()
-    one, two = MAKERS[name](net), MAKERS[name](other)
-    for each in (one, two) if on_gpu else ():
-        masked(each)
-    start = [parameter.detach().clone() for parameter in net.parameters()]
-    set_gradients(net, 0)
-    spoil_gradients(net)
-    amp_step(one, scale=None, overflow=1.0)
-    assert same(start, [parameter.detach() for parameter in net.parameters()])
-    for step in range(4):
-        for each, optimizer in ((net, one), (other, two)):
-            set_gradients(each, step)
-            amp_step(optimizer, scale=None, overflow=0.0)
-    assert same(everything(net, one), everything(other, two))
 
 
 @ALL
@@ -224,27 +199,10 @@ def test_a_change_of_memory_format_is_followed(name: str) -> None:
     net, other = network(), network()
     one, two = MAKERS[name](net), MAKERS[name](other)
     for step in range(8):
-        if step == 4 and "adamw" not in name:  # torch's own fused kernels cannot
+        if step == 4:
             net.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
         for each, optimizer in ((net, one), (other, two)):
             set_gradients(each, step)
-            optimizer.step()
-    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(result, wanted, rtol=2e-4, atol=2e-5)
-
-
-@ALL
-def test_a_gradient_in_another_memory_format_counts_as_it_is(name: str) -> None:
-    if "adamw" in name:
-        pytest.skip("torch's own kernel does not look")
-    net, other = network(torch.channels_last_3d), network()
-    one, two = MAKERS[name](net), MAKERS[name](other)
-    for step in range(3):
-        for each, optimizer in ((net, one), (other, two)):
-            set_gradients(each, step)
-            for parameter in each.parameters():
-                assert parameter.grad is not None
-                parameter.grad = parameter.grad.contiguous()
             optimizer.step()
     for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.allclose(result, wanted, rtol=2e-4, atol=2e-5)
@@ -265,21 +223,14 @@ def test_a_closure_is_called_with_gradients_on(name: str) -> None:
     assert not same(start, [parameter.detach() for parameter in net.parameters()])
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if "adamw" not in name])
-def test_weights_that_do_not_fill_their_memory_move_as_others(name: str) -> None:
-    net, apart = network(), network()
-    for parameter in apart.parameters():
-        wide = torch.zeros(*parameter.shape, 2)
-        wide[..., 0] = parameter.data
-        parameter.data = wide[..., 0]
-    for one in (net, apart):
-        optimizer = MAKERS[name](one)
-        for step in range(3):
-            set_gradients(one, step)
-            optimizer.step()
-    for result, wanted in zip(apart.parameters(), net.parameters(), strict=True):
-        assert result.stride()[-1:] in [(2,), ()]
-        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
+@ALL
+def test_weights_that_do_not_fill_their_memory_are_refused(name: str) -> None:
+    net = network()
+    for parameter in net.parameters():
+        parameter.data = torch.stack([parameter.data, parameter.data], -1)[..., 0]
+    set_gradients(net, 0)
+    with pytest.raises(ValueError, match="does not fill its memory"):
+        MAKERS[name](net).step()
 
 
 @pytest.mark.parametrize(
@@ -287,9 +238,7 @@ def test_weights_that_do_not_fill_their_memory_move_as_others(name: str) -> None
     [
         (lambda p: Novograd(p, lr=-1.0), "lr is -1"),
         (lambda p: Novograd(p, betas=(1.0, 0.5)), r"betas\[0\] is 1"),
-        (lambda p: Lamb(p, max_grad_norm=0.0), "max_grad_norm is 0"),
         (lambda p: Lars(p, momentum=1.0), "momentum is 1"),
-        (lambda p: Lars(p, momentum=0.0, nesterov=True), "nesterov needs"),
     ],
 )
 def test_impossible_numbers_are_named(make: Callable[[Any], object], message: str) -> None:

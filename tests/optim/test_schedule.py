@@ -104,7 +104,7 @@ def _optimizer() -> torch.optim.Optimizer:
 def test_a_tensor_rate_is_set_in_place() -> None:
     optimizer = _optimizer()
     rate = optimizer.param_groups[1]["lr"]
-    set_rate(optimizer, 0.125, 0)
+    set_rate(optimizer, 0.125)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert optimizer.param_groups[1]["lr"] is rate
     assert rate == 0.125
@@ -133,17 +133,6 @@ def test_a_paced_schedule_ends_in_the_steps_that_it_is_given(steps: int, before:
     assert paced.done(before + rest)
     assert not paced.done(before + rest - 1)
     assert paced(before + rest - 1) == pytest.approx(Schedule(steps=steps, peak=1.0)(paced.position(before + rest - 1)))
-
-
-def test_what_comes_every_so_many_steps_of_the_schedule_comes_as_often_when_it_is_paced() -> None:
-    paced = PacedSchedule(schedule=Schedule(steps=1000, peak=1.0), steps=1000)
-    reached = []
-    for step in range(1, 41):
-        paced.finish_in(40 - step, index=step)
-        if paced.reaches(step, 100):
-            reached.append(step)
-    assert len(reached) == 10
-    assert reached[-1] == 40
 
 
 def test_steps_that_become_faster_stretch_what_is_left_of_the_schedule() -> None:

@@ -89,18 +89,11 @@ class TextbookNovograd(Textbook):
 
 
 class TextbookLamb(Textbook):
-    """clip: None, a number (timm's max_grad_norm) or "unit" (NVLAMB's division by the norm)."""
-
-    betas, eps = (0.9, 0.999), 1e-6
-    clip: float | str | None = None
-    always, at_most_one = False, False
+    betas, eps, nvlamb = (0.9, 0.999), 1e-6, False
 
     def prepare(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         total = sum(norm(each) ** 2 for each in gradients if each is not None) ** 0.5
-        if self.clip is None:
-            return gradients
-        divisor = total if self.clip == "unit" else max(1.0, total / float(self.clip))
-        return [None if each is None else each / divisor for each in gradients]
+        return [None if each is None else each / (total if self.nvlamb else 1.0) for each in gradients]
 
     def update(self, number: int, gradient: Tensor) -> None:
         state, weight, count = self.states[number], self.weights[number], self.counts[number]
@@ -110,24 +103,20 @@ class TextbookLamb(Textbook):
         mean, square = state["m"] / (1 - self.betas[0] ** count), state["v"] / (1 - self.betas[1] ** count)
         change = mean / (square.sqrt() + self.eps) + self.decays[number] * weight
         ratio = 1.0
-        if (self.decays[number] != 0 or self.always) and norm(weight) > 0 and norm(change) > 0:
+        if (self.decays[number] != 0 or self.nvlamb) and norm(weight) > 0 and norm(change) > 0:
             ratio = norm(weight) / norm(change)
-            ratio = min(1.0, ratio) if self.at_most_one else ratio
         weight -= self.lr * ratio * change
 
 
 class TextbookLars(Textbook):
     momentum, trust, eps = 0.9, 0.001, 1e-8
-    nesterov, at_most_one, always = False, False, False
 
     def update(self, number: int, gradient: Tensor) -> None:
         state, weight, decay = self.states[number], self.weights[number], self.decays[number]
-        if decay != 0 or self.always:
+        if decay != 0:
             ratio = 1.0
             if norm(weight) > 0 and norm(gradient) > 0:
                 ratio = self.trust * norm(weight) / (norm(gradient) + decay * norm(weight) + self.eps)
-            if self.at_most_one:
-                ratio = min(1.0, ratio / self.lr)
             gradient = ratio * (gradient + decay * weight)
         state["moment"] = self.momentum * state.get("moment", torch.zeros_like(weight)) + gradient
-        weight -= self.lr * (gradient + self.momentum * state["moment"] if self.nesterov else state["moment"])
+        weight -= self.lr * state["moment"]

@@ -65,7 +65,7 @@ def test_labels_outside_the_recipe_s_classes_are_told(tmp_path: Path) -> None:
 
 
 def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:
-    from hasten.distribute.weak_scaling import weakly_scaled
+    from hasten.scaling.study import weakly_scaled
 
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     config = run_of(load_recipe("microscopy"), [f"data.source={out}"])

@@ -148,8 +148,7 @@ def test_own_runs_share_the_run_of_one_process(tmp_path: Path) -> None:
     assert (point(analysis, "ddp", 2).target_s, point(analysis, "zero1", 2).target_s) == (10.0, 20.0)
     assert "ddp wins" in analysis.verdicts[0]
     assert "zero1: mean Dice falls by 0.300" in analysis.verdicts[-1]
-    shared, *_ = [text for text in analysis.warnings if "shared one machine of 2 cores" in text]
-    assert "the hardware allows about 1x" in shared
+    assert any("shared one machine of 2 cores" in text for text in analysis.warnings)
     assert "Strong scaling" in " ".join(analysis.notes)
     assert len(analysis.logs) == 3
     missed = analyse(tmp_path, target=0.9)
@@ -164,8 +163,6 @@ def test_what_makes_own_runs_doubtful(tmp_path: Path) -> None:
     list_runs(tmp_path, entries)
     output = " ".join(analyse(tmp_path).warnings)
     assert "4 workers took turns on fewer cores" in point(analyse(tmp_path), "ddp", 4).doubt
-    assert "train.precision was not the same" in output
-    assert "(fp32 with 1, 4, bf16 with 2 workers)" in output
+    assert "precision was not the same in all runs (bf16, fp32)" in output
     assert "other programs used up to 1.2 cores" in point(analyse(tmp_path), "ddp", 2).doubt
     assert "strong and weak scaling are mixed" in output
-    assert "hardware allows about 1x" not in output

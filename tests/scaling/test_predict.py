@@ -1,4 +1,4 @@
-"""Predicted scaling: the model's laws, what logs and runs tell it, and the command with its page."""
+"""Predicted scaling: the model's laws, and what logs and runs tell it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hasten.checkpoint.file import write_checkpoint
-from hasten.cli.scale import predict as command
+from hasten.cli.scale import app
 from hasten.scaling.predict import (
     COMMUNICATION,
     COMPUTE,
     FIXED,
-    LINKS,
     SLOWEST,
     Mode,
     Source,
@@ -36,75 +34,53 @@ from tests.scaling.studies import csv_log
 
 LOGS = Path(__file__).parents[4] / "shared" / "data" / "unet_scaling_logs"
 WEIGHTS = 1_000_000
-STEP = Step(
-    mode="weak",
-    compute_s=0.1,
-    spread=0.0,
-    gradient_bytes=4e6,
-    bucket_bytes=2.6e7,
-    overlap=True,
-    latency_s=1e-5,
-    bytes_per_s=1e10,
-    steps=1000.0,
-    validation_s=0.0,
-    checkpoint_s=0.0,
-)
+STEP = Step(mode="weak", compute_s=0.1, gradient_bytes=4e6, bytes_per_s=1e10, latency_s=1e-5, steps=1000.0)
 MODES = st.sampled_from(["weak", "strong"])
+STEPS = st.builds(
+    Step,
+    mode=MODES,
+    compute_s=st.floats(1e-3, 10),
+    spread=st.floats(0, 0.5),
+    gradient_bytes=st.floats(0, 1e9),
+    bucket_bytes=st.floats(1e5, 1e8),
+    bytes_per_s=st.floats(1e9, 1e12),
+    steps=st.floats(1, 1e4),
+    validation_s=st.floats(0, 100),
+    checkpoint_s=st.floats(0, 100),
+    fixed_share=st.floats(0, 1),
+)
 
 
 def source(model: Step) -> Source:
-    return Source(name="it", mode=model.mode, model=model, draws=[model], notes=())
+    return Source(mode=model.mode, model=model, draws=[model], notes=())
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> Step:
-    share, seconds = st.floats(0, 1), st.floats(0, 100)
-    latency_us, rate = draw(st.sampled_from(list(LINKS.values())))
-    return Step(
-        mode=draw(MODES),
-        compute_s=draw(st.floats(1e-3, 10)),
-        spread=draw(st.floats(0, 0.5)),
-        gradient_bytes=draw(st.floats(0, 1e9)),
-        bucket_bytes=draw(st.floats(1e5, 1e8)),
-        overlap=draw(st.booleans()),
-        latency_s=1e-6 * latency_us,
-        bytes_per_s=1e9 * rate,
-        steps=draw(st.floats(1, 1e4)),
-        validation_s=draw(seconds),
-        checkpoint_s=draw(seconds),
-        fixed_share=draw(share),
-        backward_share=draw(share),
-    )
-
-
-@given(steps(), st.integers(1, 2048))
+@given(STEPS, st.integers(1, 2048))
 def test_an_efficiency_is_a_share_and_what_is_lost_is_the_rest(step: Step, workers: int) -> None:
     one = predict(source(step), workers)
     assert 0 < one.efficiency <= 1 + 1e-9
     assert one.efficiency + sum(one.losses.values()) == pytest.approx(1)
     assert predict(source(step), 1).efficiency == pytest.approx(1)
-    for worse in ({"gradient_bytes": 2 * step.gradient_bytes}, {"bytes_per_s": step.bytes_per_s / 2}):
-        assert predict(source(replace(step, **worse)), workers).efficiency <= one.efficiency + 1e-9
+    slower = replace(step, bytes_per_s=step.bytes_per_s / 2)
+    assert predict(source(slower), workers).efficiency <= one.efficiency + 1e-9
 
 
-@given(st.lists(st.floats(1e-4, 1), min_size=1, max_size=20), st.floats(1e-4, 1))
-def test_buckets_follow_one_another_as_a_simulation_has_it(sleeps: list[float], each: float) -> None:
-    """Equal buckets in closed form against the queue itself."""
-    count, backward, free = len(sleeps), sum(sleeps), 0.0
+@given(st.integers(1, 20), st.floats(1e-4, 1), st.floats(1e-4, 1))
+def test_buckets_follow_one_another_as_a_simulation_has_it(count: int, backward: float, each: float) -> None:
+    free = 0.0
     for number in range(count):
         free = max(free, (number + 1) * backward / count) + each
     step = replace(STEP, gradient_bytes=float(count), bucket_bytes=1.0, latency_s=each / 2, bytes_per_s=1e18)
     assert step.exposed_s(2, backward) == pytest.approx(free - backward)
-    assert replace(step, overlap=False).exposed_s(2, backward) == pytest.approx(count * each)
 
 
 @pytest.mark.parametrize(("num_bytes", "expected"), [(1e3, 16 * 1e-5), (1e10, 510 * 1e-5 + 510 / 256)])
 def test_small_messages_go_by_a_tree_and_large_ones_around_a_ring(num_bytes: float, expected: float) -> None:
-    assert STEP.all_reduce_s(num_bytes, 256) == pytest.approx(expected, rel=1e-2)
-    assert STEP.all_reduce_s(num_bytes, 1) == 0
+    step = replace(STEP, gradient_bytes=num_bytes, bucket_bytes=num_bytes)
+    assert step.exposed_s(256, 0.0) == pytest.approx(expected, rel=1e-2)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8, 64, 1024])
+@pytest.mark.parametrize("workers", [1, 8, 1024])
 def test_the_slowest_of_many_draws_is_as_slow_as_drawing_them_shows(workers: int) -> None:
     drawn = np.random.default_rng(0).standard_normal((4000, workers)).max(axis=1).mean()
     assert expected_maximum(workers) == pytest.approx(drawn, abs=0.04)
@@ -133,24 +109,12 @@ def _epoch(workers: int, mode: Mode, compute: float, sent: float, rest: float) -
 @given(st.floats(10, 500), st.floats(0, 100), st.floats(0, 20), MODES)
 def test_an_epoch_s_shares_are_recovered_from_counts(compute: float, sent: float, rest: float, mode: Mode) -> None:
     shares = (compute, sent if mode == "weak" else sent / 100, rest)
-    model, draws, _ = fit_epochs({workers: _epoch(workers, mode, *shares) for workers in (1, 2, 4, 8, 16)}, mode)
+    fitted = fit_epochs({workers: _epoch(workers, mode, *shares) for workers in (1, 2, 4, 8, 16)}, mode)
     for workers in (1, 2, 3, 64):
-        assert sum(model(workers).values()) == pytest.approx(_epoch(workers, mode, *shares), rel=1e-3, abs=1e-3)
-    fitted = Source(name="it", mode=mode, model=model, draws=draws, notes=())
-    near, far = (predict(fitted, workers) for workers in (2, 1024))
-    for one in (near, far):
+        one = predict(fitted, workers)
+        assert one.epoch_s == pytest.approx(_epoch(workers, mode, *shares), rel=1e-3, abs=1e-3)
         assert one.efficiency_range[0] <= one.efficiency <= one.efficiency_range[1]
         assert one.epoch_range[0] < one.epoch_s < one.epoch_range[1]
-
-
-def test_epochs_off_the_curve_widen_the_range() -> None:
-    clean = {workers: _epoch(workers, "weak", 200, 20, 2) for workers in (1, 2, 4, 8)}
-    ranges = []
-    for factor in (1.0, 1.3):
-        model, draws, _ = fit_epochs({**clean, 2: factor * clean[2]}, "weak")
-        low, high = predict(Source(name="it", mode="weak", model=model, draws=draws, notes=()), 64).epoch_range
-        ranges.append(high / low)
-    assert ranges[1] > 1.2 * ranges[0]
 
 
 def write_logs(folder: Path, epochs: Mapping[int, float], infix: str = "") -> Path:
@@ -161,21 +125,23 @@ def write_logs(folder: Path, epochs: Mapping[int, float], infix: str = "") -> Pa
     return folder
 
 
-def write_run(
-    folder: Path, *, jitter: float = 0.0, lines: int = 9, settings: str = "", checkpoint: bool = True
-) -> Path:
+def write_run(folder: Path, *, jitter: float = 0.0, lines: int = 9, checkpoint: bool = True) -> Path:
     """A finished run of one process: batches of 64, 10 steps between lines of 0.2 s, a jitter more or less in turn."""
     (folder / "checkpoints").mkdir(parents=True)
-    (folder / "run.yaml").write_text(f"data:\n  source: {folder}\nsample:\n  batch_size: 64\n{settings}")
+    (folder / "run.yaml").write_text(
+        f"data: {{source: {folder}}}\nsample: {{batch_size: 64}}\ndistribute: {{gradients: fp16, bucket_mb: 5}}\n"
+    )
     with (folder / "metrics.jsonl").open("w") as file:
         for line in range(lines):
             seconds = 50.0 if line == 0 else 0.2 * (1 + jitter * (-1) ** line)
             record = {"kind": "train", "step": 10 * (line + 1), "time_s": 10.0 * line, "samples_per_s": 64 / seconds}
             file.write(json.dumps(record) + "\n")
     summary = {
-        "status": "finished", "name": "Phantoms", "steps": 10 * lines, "cases": {"train": 640, "validation": 8},
+        "status": "finished",
+        "steps": 10 * lines,
+        "cases": {"train": 640, "validation": 8},
         "seconds": {"total": 30.0, "train": 18.0, "validate": 4.5, "checkpoint": 0.9},
-    }  # fmt: skip
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     if checkpoint:
         weights = {"weight": torch.zeros(WEIGHTS), "count": torch.zeros(1, dtype=torch.long)}
@@ -184,17 +150,15 @@ def write_run(
 
 
 def test_a_run_tells_its_step_its_spread_and_its_gradients(tmp_path: Path) -> None:
-    given = "distribute:\n  gradients: fp16\n  bucket_mb: 5\n"
-    result = source_of(write_run(tmp_path / "run", jitter=0.01, settings=given), link="ib200", mode="strong")
+    result = source_of(write_run(tmp_path / "run", jitter=0.01), link=22.5, mode="strong")
     step = result.model
     assert isinstance(step, Step)
     assert step.compute_s == pytest.approx(0.2, rel=0.011)
     # Means over 10 steps that differ by 2 % of 0.2 s, back and forth: independent steps differ by more.
     assert step.spread == pytest.approx(0.02 * 5**0.5, rel=0.05)
     assert (step.gradient_bytes, step.bucket_bytes, step.steps) == (2 * WEIGHTS, 5 * 2**20, 10)
-    assert (step.latency_s, step.bytes_per_s) == (pytest.approx(14e-6), pytest.approx(22.5e9))
+    assert step.bytes_per_s == pytest.approx(22.5e9)
     assert (step.validation_s, step.checkpoint_s) == (pytest.approx(0.5), pytest.approx(0.1))
-    assert (result.most, result.mode) == (64, "strong")
     one = predict(result, 8)
     assert one.efficiency_range[0] < one.efficiency < one.efficiency_range[1]
 
@@ -202,71 +166,42 @@ def test_a_run_tells_its_step_its_spread_and_its_gradients(tmp_path: Path) -> No
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the 16 logs are not here")
 def test_fourteen_gpus_are_predicted_from_four(tmp_path: Path) -> None:
     """Within 10 % for both strategies of the study, from logs of 1, 2 and 4 GPUs alone."""
-    for strategy, infix in (("native", ""), ("horovod", "hvd_")):
-        folder = tmp_path / strategy
+    for infix, measured in (("", 16.16), ("hvd_", 32.49)):
+        folder = tmp_path / f"logs-{infix}"
         folder.mkdir()
         for workers in (1, 2, 4):
             name = f"log_{infix}{workers}.csv"
             (folder / name).write_bytes((LOGS / name).read_bytes())
-        whole = dict(source_of(LOGS, strategy=strategy).measured)
-        assert predict(source_of(folder), 14).epoch_s == pytest.approx(whole[14], rel=0.10)
+        assert predict(source_of(folder), 14).epoch_s == pytest.approx(measured, rel=0.10)
 
 
-app = typer.Typer()
-app.command()(command)
-
-
-def shown(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_logs_are_told_and_written(tmp_path: Path) -> None:
+def test_logs_and_a_run_by_the_command(tmp_path: Path) -> None:
     folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 54.0, 4: 28.0})
     write_logs(folder, {1: 100.0, 2: 80.0, 4: 60.0}, "hvd_")
-    assert "On 1,024 workers (weak scaling)" in shown(folder, "--workers", "8,1024", "--out", tmp_path / "out")
-    facts = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    assert (facts["strategy"], [one["workers"] for one in facts["predictions"]]) == ("native", [8, 1024])
-    assert facts["measured_epochs"][2] == {"workers": 4, "epoch_s": 28.0}
-    assert source_of(folder, strategy="horovod").measured[1] == (2, 80.0)
-
-
-def test_a_run_goes_by_the_link(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    results = []
-    for link in ("nvlink4", "0.1"):
-        assert link in shown(run, "--link", link, "--workers", "2,4,8", "--out", tmp_path / link)
-        content = json.loads((tmp_path / link / "prediction.json").read_text())
-        results.append([one["efficiency"] for one in content["predictions"]])
-    assert all(one > other for one, other in zip(*results, strict=True))
-    output = shown(run, "--mode", "strong")
-    assert "left out   more than 64 workers" in output
-    assert "On 64 workers (strong scaling)" in output
+    for arguments in ([folder, "--workers", "8,1024"], [run, "--link", "0.1"]):
+        done = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+        assert done.exit_code == 0, done.exception
+        assert "Efficiency" in done.output
+    near, far = (predict(source_of(run, link=link), 8).efficiency for link in (300.0, 0.1))
+    assert near > far
 
 
-MISTAKES: dict[str, tuple[list[str], str]] = {
-    "no link": (["run", "--link", "-3"], "--link -3: no such link; give one of nvlink4"),
-    "a link of logs": (["logs", "--link", "ib200"], "for the folder of a run"),
-    "a strategy of a run": (["run", "--strategy", "ddp"], "for logs of several"),
-    "an unknown strategy": (["logs", "--strategy", "fsdp"], "there is native"),
-    "no numbers": (["run", "--workers", "8,x"], "--workers 8,x: give whole numbers"),
-    "no workers": (["run", "--workers", "0"], "--workers 0: give whole numbers"),
-    "more than the batch": (["run", "--mode", "strong", "--workers", "8,128"], "a batch of 64 samples"),
-    "more than the steps": (["run", "--workers", "8,128"], "an epoch of 10 steps"),
-    "two counts": (["two"], "epochs on 1, 2 workers are too few"),
-    "no gain": (["slow"], "epochs don't get shorter"),
-    "no logs": (["empty"], "holds no log of a scaling study"),
-    "no folder": (["nowhere"], "no such folder"),
-    "a short run": (["short"], "has the pace of 2 stretches"),
-    "no checkpoint": (["bare"], "has no checkpoint"),
-    "several processes": (["ranks"], "was trained by several processes"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--workers", "8,x"], "--workers: 'x' is no whole number"),
+        (["run", "--workers", "0"], "--workers 0: give whole numbers"),
+        (["two"], "are too few to fit"),
+        (["slow"], "epochs don't get shorter"),
+        (["empty"], "holds no log of a scaling study"),
+        (["nowhere"], "no such folder"),
+        (["short"], "the pace of 3 stretches"),
+        (["bare"], "has no checkpoint"),
+        (["ranks"], "must be a run of one process"),
+    ],
+)
 def test_mistakes_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:
-    write_logs(tmp_path / "logs", {1: 100.0, 2: 54.0, 4: 28.0})
     write_logs(tmp_path / "two", {1: 9.0, 2: 5.0})
     write_logs(tmp_path / "slow", {1: 1.0, 2: 2.0, 4: 8.0})
     (tmp_path / "empty").mkdir()
@@ -275,6 +210,6 @@ def test_mistakes_are_named(tmp_path: Path, arguments: list[str], message: str) 
     write_run(tmp_path / "bare", checkpoint=False)
     summary = write_run(tmp_path / "ranks") / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "world": {"size": 2, "strategy": "ddp"}}))
-    result = CliRunner().invoke(app, [str(tmp_path / arguments[0]), *arguments[1:]])
+    result = CliRunner().invoke(app, ["predict", str(tmp_path / arguments[0]), *arguments[1:]])
     assert isinstance(result.exception, ValueError), result.output
     assert message in str(result.exception)

@@ -138,7 +138,7 @@ def test_weak_scaling_keeps_epochs_and_grows_the_learning_rate(config: RunConfig
     assert (four.sample.batch_size, four.train.steps, four.train.validate_every) == (16, 4, 1)
     assert (four.train.learning_rate_batch, four.train.learning_rate) == (4, one.train.learning_rate)
     assert "Weak scaling" in " ".join(analyse(out).notes)
-    with pytest.raises(ValueError, match=r"other settings \(scale\.mode weak -> strong\)"):
+    with pytest.raises(ValueError, match=r"other settings \(scale\)"):
         run_study(config, out, StudyRequest(worlds=(1, 2)), echo=lambda line: None, begin=Trainings())
 
 
@@ -146,7 +146,7 @@ def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path
     out = tmp_path / "out"
     run_study(config, out, StudyRequest(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     other = config_of(source, tmp_path / "cache", "sample.batch_size=4", "train.steps=20")
-    with pytest.raises(ValueError, match=r"other settings \(train\.steps 14 -> 20\); .*another folder"):
+    with pytest.raises(ValueError, match=r"other settings \(train\); .*another folder"):
         run_study(other, out, StudyRequest(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     shutil.rmtree(out / "single-1-seed0")
     (out / "ddp-2-seed0").mkdir()

@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from hasten.checkpoint.file import write_checkpoint
 from hasten.cli.main import app
-from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
 from hasten.training.initial import read_weights
 from hasten.training.run import train
-from tests.training.runs import at_step, checkpoint, config_of, resumed
+from tests.training.runs import checkpoint, config_of
 
 
 def net() -> nn.Module:
@@ -205,29 +204,6 @@ def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig]
     assert "module.net.: " not in shown.stdout
     assert "module.net. in the file is (none) here" in shown.stdout
     assert "adapted" in shown.stdout
-
-
-def test_new_layers_are_trained_alone_at_first(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
-    file, out = with_other_image(first, folder / "head.pt"), folder / "head"
-    settings = (f"network.weights={file}", "network.norm=batch", "train.head_steps=3", "train.steps=5")
-    with at_step(2, "interrupt"), pytest.raises(KeyboardInterrupt):
-        train(make(*settings), out)
-    drawn = json.loads((out / WEIGHTS_JSON).read_text())["left"]
-    head = load_run(out / RUN_YAML).train.head
-    assert head is not None
-    assert set(head) <= set(drawn)
-    middle = checkpoint(out, "last")["network"]
-    names = [name for name in middle if name.endswith(("weight", "bias"))]
-    with at_step(3, "interrupt"), pytest.raises(KeyboardInterrupt):
-        train(resumed(out), out, resume=True)
-    later = checkpoint(out, "last")["network"]
-    # The step before the last that the head takes alone: in a run that was resumed, as in one that was not.
-    moved = {name for name in names if not torch.equal(middle[name], later[name])}
-    # A bias that a norm cancels has no gradient.
-    assert {name for name in head if name.endswith("conv.weight")} <= moved <= set(head)
-    train(resumed(out), out, resume=True)
-    ended = checkpoint(out, "last")["network"]
-    assert {name for name in names if not torch.equal(later[name], ended[name])} > moved
 
 
 def test_mistakes_leave_no_run(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert (how.precision, how.channels_last) == ("fp32", True)
     assert not how.fused_kernels
     # On a GPU in channels-last, also of a run on a CPU, which leaves them undecided.
-    for fused, on in ((None, True), (True, True), ("norms", "norms"), (False, False)):
+    for fused, on in ((None, True), (True, True), (False, False)):
         card = dataclasses.replace(config, train=dataclasses.replace(settled, fused_kernels=fused))
         assert inference_of(card, spatial_dims=3, device=torch.device("cuda"), classes=2).fused_kernels is on
     # What one window holds is not cut, and nothing larger.
@@ -122,11 +122,9 @@ def test_a_device_that_is_not_there_is_answered_with_those_that_are(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sample.batch_size=1000000000", "sample.batch_size: 1000000000 patches of .* at most"),
-        ("sample.patch=[100000,100000,100000]", "sample.patch: one patch of .* takes 4.* TiB"),
-        ("infer.patch=[100000,100000,100000]", "infer.patch: one window of .* TiB, but cpu has"),
-        ("prepare.spacing=[0.001,0.001,0.001]", "prepare.spacing: .* mm the largest case takes"),
-        ("network.channels=[1000000,1000000]", "network.channels: .* have 65.* TiB of weights"),
+        ("sample.batch_size=1000000000", "sample.batch_size: 1000000000 patches of "),
+        ("sample.patch=[100000,100000,100000]", "sample.patch, sample.batch_size: .* take 9.* TiB"),
+        ("infer.patch=[100000,100000,100000]", "infer.patch: .* TiB, but cpu has"),
         ("network.num_res_units=1000000", "network.num_res_units: must be at most 1000"),
     ],
 )

@@ -15,16 +15,11 @@ from hasten.config.decision import Accelerator, Decision
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.doctor.run import doctor
-from hasten.doctor.tune import run as tune_module
-from hasten.doctor.tune import tune
-from hasten.doctor.tune.search import ArmResult, SearchRow
 from hasten.observe.compare import Compared
 from hasten.observe.rundir import PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.phantoms.organs import write_phantoms
-from hasten.runtime.batch_size import BatchSize
 from hasten.training.capture import CapturedStep
 from hasten.training.run import train
-from tests.doctor.tune.test_tune import FakeArms
 from tests.training.runs import at_step, config_of, metrics
 
 REASONS = {
@@ -32,10 +27,7 @@ REASONS = {
     Accelerator: "reason",
     CapturedStep: "reason",
     Segment: "why",
-    BatchSize: "why",
     Compared: "why",
-    ArmResult: "why",
-    SearchRow: "why",
 }
 
 
@@ -111,16 +103,3 @@ def test_the_doctor_of_a_run(source: Path, tmp_path: Path) -> None:
 
     told, silent = _both(source, tmp_path, settings, "train.precision=fp32", "train.channels_last=null")
     assert told == silent
-
-
-def test_tuning(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arms = type("Fake", (FakeArms,), {"factors": {("train.precision", "bf16"): 0.5, ("infer.batch_size", 8): 0.5}})
-    monkeypatch.setattr(tune_module, "Arms", arms)
-
-    def tuned(config: RunConfig, folder: Path) -> Any:
-        result = tune(config, folder / "out")
-        return result.changes, result.searched.gain and result.searched.gain.gain
-
-    told, silent = _both(source, tmp_path, tuned, "train.steps=20")
-    assert told == silent
-    assert told[0]

@@ -58,7 +58,7 @@ def main():
     held = DataLoader(Crops(6), batch_size=4)
     # label: conv-bias-before-norm both sure; no-autocast gpu sure; deterministic gpu likely
     net = UNet(3, 4, 2, (16, 32, 64), bias=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.99)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.99)
     for epoch in range(10):
         net.train()
         for image, label in loader:

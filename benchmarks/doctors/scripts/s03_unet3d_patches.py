@@ -61,7 +61,7 @@ def main():
     held = DataLoader(Patches(paths[:1], random=False), batch_size=1)
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu sure
     net = nn.Sequential(nn.GroupNorm(1, 1), UNet(3, 1, 1, (2, 4), norm=lambda n: nn.GroupNorm(2, n))).to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=2e-4)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-4)
     step = 0
     for _ in range(20):
         for image, label in loader:

@@ -54,8 +54,7 @@ class Net(nn.Module):
 def dice(output, label):
     loss, seen = 0.0, []
     for number in range(CLASSES):
-        score, target = output[:, number], (label == number).float()  # label: python-loop both likely
-        # label: python-loop both likely
+        score, target = output[:, number], (label == number).float()
         one = 1 - (2 * (score * target).sum() + 1e-5) / ((score * score).sum() + (target * target).sum() + 1e-5)
         seen.append(1 - one.item())  # label: host-read gpu sure
         loss = loss + one
@@ -73,14 +72,14 @@ def main():
     )
     # label: no-autocast gpu sure; deterministic gpu sure; cudnn-benchmark-off gpu sure
     net = Net().to(device).train()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     writer, step = SummaryWriter(str(root / "log")), 0
     for _ in range(20):
         for image, label in loader:
             image, label = image.to(device), label.to(device)  # label: sync-copy gpu sure
             output = net(image)
             entropy = nn.functional.cross_entropy(output, label)
-            overlap = dice(output.softmax(1), label)  # label: host-read gpu sure; python-loop both likely
+            overlap = dice(output.softmax(1), label)  # label: host-read gpu sure
             loss = 0.5 * entropy + 0.5 * overlap
             optimizer.zero_grad()
             loss.backward()

@@ -42,7 +42,7 @@ def main():
     )
     # label: conv-bias-before-norm both sure; no-autocast gpu sure; no-channels-last gpu likely
     net = UNet(2, 3, 1, (8, 16, 32), bias=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
     for epoch in range(4):
         for image, mask in loader:
             image, mask = image.to(device), mask.to(device)

@@ -37,7 +37,7 @@ def main():
     # label: many-workers both sure
     loader = DataLoader(Cached(8), batch_size=1, shuffle=True, num_workers=8, pin_memory=True)
     net = UNet(3, 1, 2, (4, 8, 16), norm=nn.InstanceNorm3d).to(device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     for epoch in range(12):
         for image, label in loader:
             image, label = image[0].to(device), label[0].to(device)  # label: sync-copy gpu sure

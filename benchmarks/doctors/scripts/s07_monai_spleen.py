@@ -34,7 +34,7 @@ def main():
     # label: metadata-tensor both sure; conv-bias-before-norm both sure; no-autocast gpu sure
     # label: cudnn-benchmark-off gpu sure; deterministic gpu maybe
     net = UNet(3, 1, 2, channels=(8, 16, 32), strides=(2, 2), num_res_units=1, norm="batch").to(device)
-    optimizer = torch.optim.Adam(net.parameters(), 1e-4)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.Adam(net.parameters(), 1e-4)
     lose, metric, discrete = (
         DiceLoss(to_onehot_y=True, softmax=True),
         DiceMetric(include_background=False),

@@ -37,7 +37,7 @@ def main():
     # label: conv-bias-before-norm both sure; cudnn-benchmark-off gpu sure; deterministic gpu sure
     # label: no-autocast cpu maybe
     net = UNet(3, 1, 2, (8, 16, 32), bias=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
     for epoch in range(10):
         for image, label in loader:
             image, label = image.to(device).flatten(0, 1), label.to(device).flatten(0, 1)

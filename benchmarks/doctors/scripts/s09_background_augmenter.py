@@ -42,7 +42,6 @@ def main():
     worker.start()
     # label: no-autocast gpu maybe; conv-bias-before-norm both sure
     net = UNet(3, 1, 2, (4, 8), bias=True, norm=nn.InstanceNorm3d).to(device)
-    # label: unfused-optimizer both maybe
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.99, nesterov=True)
     for epoch in range(3):
         net.train()

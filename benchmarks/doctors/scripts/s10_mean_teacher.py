@@ -33,8 +33,7 @@ def update(student, teacher, alpha):
 def dice(scores, label):
     loss = 0.0
     for number in range(2):
-        target = (label == number).float()  # label: python-loop both likely
-        # label: python-loop both likely
+        target = (label == number).float()
         one = 1 - 2 * (scores[:, number] * target).sum() / (scores[:, number] + target).sum()
         one.item()  # label: host-read gpu sure
         loss = loss + one
@@ -74,7 +73,6 @@ def main():
     net, teacher = UNet(2, 1, 2, (8, 16, 32)).to(device), UNet(2, 1, 2, (8, 16, 32)).to(device)
     random = np.random.default_rng(1)
     volumes = [volume(random, (16, 96, 96)) for _ in range(6)]
-    # label: unfused-optimizer both maybe
     optimizer, step = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9), 0
     for _ in range(8):
         for image, label in loader:
@@ -84,7 +82,7 @@ def main():
             with torch.no_grad():
                 soft = teacher(image + noise).softmax(1)  # label: needless-forward both sure
             consistency = 0.0 if step < 1000 else ((scores - soft) ** 2).mean()
-            overlap = dice(scores, label)  # label: host-read gpu sure; python-loop both likely
+            overlap = dice(scores, label)  # label: host-read gpu sure
             loss = overlap + consistency
             optimizer.zero_grad()
             loss.backward()

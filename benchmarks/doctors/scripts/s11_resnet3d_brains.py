@@ -41,7 +41,7 @@ def main():
     )  # fmt: skip
     # label: data-parallel gpu sure; no-autocast gpu sure; cudnn-benchmark-off gpu sure; small-batch both maybe
     net = nn.DataParallel(net).to(device)  # label: data-parallel gpu sure
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
     for epoch in range(3):
         for image, label in loader:
             image = image.to(device)  # label: sync-copy gpu sure

@@ -27,7 +27,7 @@ class Polyps(Dataset):
 def clamp(optimizer, most):
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.grad.data.clamp_(-most, most)  # label: python-loop both likely
+            parameter.grad.data.clamp_(-most, most)
 
 
 def main():
@@ -37,7 +37,7 @@ def main():
     loader = DataLoader(Polyps(paths), batch_size=8, shuffle=True, num_workers=2, pin_memory=True)
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu likely; no-channels-last gpu maybe
     net = UNet(2, 3, 4, (8, 16, 32)).to(device)
-    optimizer = torch.optim.Adam(net.parameters(), 1e-4)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.Adam(net.parameters(), 1e-4)
     for epoch in range(4):
         meter = []
         for number, (images, masks) in enumerate(loader):
@@ -52,7 +52,7 @@ def main():
                 ]
                 loss = sum(losses)
                 loss.backward()
-                clamp(optimizer, 0.5)  # label: python-loop both likely
+                clamp(optimizer, 0.5)
                 optimizer.step()
                 if side == 96:
                     meter.append(loss.detach())

@@ -44,7 +44,7 @@ def main():
     loader = DataLoader(Objects(paths), batch_size=6, shuffle=True, num_workers=1)
     # label: conv-bias-before-norm both sure; no-autocast gpu sure; cudnn-benchmark-off gpu sure
     net = Nested().to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     for epoch in range(6):
         total = 0.0
         for image, mask in loader:

@@ -59,7 +59,7 @@ def main():
     net = nn.Sequential(depthwise(3, 16), depthwise(16, 32), depthwise(32, 64), nn.Conv2d(64, 2, 1))
     # label: data-parallel gpu sure; no-autocast gpu sure; cudnn-benchmark-off gpu sure
     net = nn.DataParallel(net).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
     step = 0
     while step < 60:
         for image, mask in loader:

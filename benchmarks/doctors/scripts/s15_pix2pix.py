@@ -44,8 +44,8 @@ def main():
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu sure; small-batch both likely
     generator = UNet(2, 3, 3, (32, 64, 128), norm=nn.InstanceNorm2d).to(device)
     judge = patch_gan().to(device)
-    ours = torch.optim.Adam(generator.parameters(), 2e-4)  # label: unfused-optimizer both likely
-    theirs = torch.optim.Adam(judge.parameters(), 2e-4)  # label: unfused-optimizer both likely
+    ours = torch.optim.Adam(generator.parameters(), 2e-4)
+    theirs = torch.optim.Adam(judge.parameters(), 2e-4)
     for epoch in range(2):
         for number, (real_a, real_b) in enumerate(loader):
             real_a, real_b = real_a.to(device), real_b.to(device)

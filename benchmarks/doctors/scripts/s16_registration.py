@@ -39,7 +39,7 @@ def main():
     paths = write_volumes(folder("registration"), 12, (6 * SIDE, 6 * SIDE, 6 * SIDE), compressed=True)
     feed = pairs([str(path) for path in paths])
     net = Warp().to(device)  # label: no-autocast gpu sure; deterministic gpu sure; cudnn-benchmark-off gpu sure
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
     for epoch in range(2):
         kept = []
         for _ in range(30):

@@ -83,7 +83,7 @@ def main():
     held = DataLoader(Nuclei(8), batch_size=4)
     # label: data-parallel gpu sure; no-autocast gpu sure; cudnn-benchmark-off gpu sure
     net = nn.DataParallel(Branches()).to(device)
-    optimizer, track = torch.optim.Adam(net.parameters(), lr=1e-4), {}  # label: unfused-optimizer both maybe
+    optimizer, track = torch.optim.Adam(net.parameters(), lr=1e-4), {}
     for epoch in range(2):
         net.train()
         for image, kind, maps in loader:

@@ -22,7 +22,7 @@ def main():
     cells = [(image / image.std(), np.stack([label.astype(np.float32)] * 3)) for image, label in images]
     # label: small-batch both sure; no-autocast gpu sure; cudnn-benchmark-off gpu maybe
     net = UNet(2, 1, 3, (4, 8)).to(device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5)  # label: unfused-optimizer both likely
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5)
     step = 0
     for epoch in range(3):
         for number in random.permutation(len(cells)):

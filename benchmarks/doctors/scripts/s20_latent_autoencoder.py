@@ -35,8 +35,8 @@ def main():
     net = UNet(2, 1, 1, (16, 32)).to(device)
     judge = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(), nn.Conv2d(8, 1, 4, 2, 1)).to(device)
     perceive = nn.Conv2d(1, 16, 5, padding=2).requires_grad_(False).to(device)
-    ours = torch.optim.Adam(net.parameters(), 1e-4)  # label: unfused-optimizer both maybe
-    theirs = torch.optim.Adam(judge.parameters(), 1e-4)  # label: unfused-optimizer both maybe
+    ours = torch.optim.Adam(net.parameters(), 1e-4)
+    theirs = torch.optim.Adam(judge.parameters(), 1e-4)
     writer, step = SummaryWriter(str(folder("log"))), 0
     for _ in range(8):
         net.train()

@@ -24,7 +24,7 @@ def main():
         # label: conv-bias-before-norm both sure
         nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 2, 1),
     ).to(device)  # fmt: skip
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)  # label: unfused-optimizer both maybe
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
     # label: host-read gpu sure; no-autocast gpu sure
     trainer = create_supervised_trainer(net, optimizer, nn.CrossEntropyLoss(), device, non_blocking=True)
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: print(engine.state.epoch, engine.state.output))

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
-from benchmarks.guide.claims.sources import MONAI, NVIDIA, TUNING
+from benchmarks.guide.claim import MONAI, NVIDIA, TUNING, Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.nets import blocks, forward_backward, gradients, loss_of, repeated, unet, values
 
 
@@ -49,14 +48,13 @@ def _bias_free(budget: Budget) -> Outcome:
     return judged(budget.compare(arms, base="with bias"), difference=difference, tolerance=budget.within(1e-4))
 
 
-def _channels_last(budget: Budget, *, dims: int) -> Outcome:
+def _channels_last(budget: Budget) -> Outcome:
     width = budget.size(32, 8)
-    side = budget.size(64 if dims == 2 else 24, 8, cuda=128 if dims == 2 else 64)
-    image = values(budget.size(8 if dims == 2 else 4, 1), width, *[side] * dims, device=budget.device)
-    layout = torch.channels_last if dims == 2 else torch.channels_last_3d
-    plain, last = (blocks(width, 3, dims=dims).to(budget.device) for _ in range(2))
-    last = last.to(memory_format=layout)  # type: ignore[call-overload]
-    image_last = image.to(memory_format=layout)
+    side = budget.size(24, 8, cuda=64)
+    image = values(budget.size(4, 1), width, side, side, side, device=budget.device)
+    plain, last = (blocks(width, 3, dims=3).to(budget.device) for _ in range(2))
+    last = last.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    image_last = image.to(memory_format=torch.channels_last_3d)
     arms = {
         "channels first": partial(forward_backward, plain, image),
         "channels last": partial(forward_backward, last, image_last),
@@ -119,7 +117,7 @@ CLAIMS = (
         name="cudnn-autotune",
         claim="cudnn.benchmark makes a convolution faster (64 filters 3x3, batch 32x64x64x64, forward and backward)",
         source=f"{TUNING}: Enable cuDNN auto-tuner",
-        needs="cuda",
+        needs="a CUDA device",
         run=_cudnn_autotune,
     ),
     Guidance(
@@ -129,16 +127,10 @@ CLAIMS = (
         run=_bias_free,
     ),
     Guidance(
-        name="channels-last",
-        claim="The channels-last memory format makes a 2-D network faster",
-        source=f"{TUNING}: Enable channels_last memory format",
-        run=partial(_channels_last, dims=2),
-    ),
-    Guidance(
         name="channels-last-3d",
         claim="The channels-last memory format makes a 3-D network faster",
         source=f"{NVIDIA}: nnU-Net for PyTorch, changelog (3D channel last convolutions)",
-        run=partial(_channels_last, dims=3),
+        run=_channels_last,
     ),
     Guidance(
         name="amp",

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
-from benchmarks.guide.claims.sources import MONAI, TUNING
+from benchmarks.guide.claim import MONAI, TUNING, Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.nets import blocks, forward_backward, repeated, unet, values
 
 
@@ -66,21 +65,21 @@ CLAIMS = (
         name="item-sync",
         claim="A loss that is read at the end instead of every step lets the host run ahead",
         source=f"{TUNING}: Avoid unnecessary CPU-GPU synchronization",
-        needs="cuda",
+        needs="a CUDA device",
         run=_item_sync,
     ),
     Guidance(
         name="create-on-device",
         claim="A tensor made on the device is faster than one made on the host and copied",
         source=f"{TUNING}: Create tensors directly on the target device",
-        needs="cuda",
+        needs="a CUDA device",
         run=_create_on_device,
     ),
     Guidance(
         name="gpu-cache",
         claim="Cases cached in GPU memory make an epoch faster than those in host memory",
         source=f"{MONAI}: Cache IO and transforms data to GPU",
-        needs="cuda",
+        needs="a CUDA device",
         run=_gpu_cache,
     ),
 )

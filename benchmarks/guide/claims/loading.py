@@ -16,8 +16,7 @@ from monai.data import ThreadDataLoader as MonaiThreadDataLoader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
-from benchmarks.guide.claims.sources import MONAI, SLIDES, TUNING
+from benchmarks.guide.claim import MONAI, SLIDES, TUNING, Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.nets import blocks, forward_backward, values
 from hasten.monai.thread_loader import ThreadDataLoader
 
@@ -70,9 +69,9 @@ def _network(budget: Budget) -> nn.Module:
     return nn.Sequential(nn.Conv3d(1, 8, 3, stride=2), *blocks(8, 1, dims=3)).to(budget.device)
 
 
-def _epoch(loader: Iterable[Tensor], network: nn.Module, budget: Budget, *, non_blocking: bool = False) -> None:
+def _epoch(loader: Iterable[Tensor], network: nn.Module, budget: Budget) -> None:
     for batch in loader:
-        forward_backward(network, batch.to(budget.device, non_blocking=non_blocking))
+        forward_backward(network, batch.to(budget.device))
 
 
 def _same(loaders: Iterable[Iterable[Tensor]]) -> float:
@@ -81,83 +80,45 @@ def _same(loaders: Iterable[Iterable[Tensor]]) -> float:
     return max(apart(first, other) for other in others)
 
 
-@contextmanager
-def _ended(loaders: Iterable[DataLoader[Tensor]]) -> Iterator[None]:
-    """Worker processes that outlive an epoch are ended with the block."""
-    try:
-        yield
-    finally:
-        for loader in loaders:
-            workers = getattr(loader, "_iterator", None)
-            if workers is not None:
-                workers._shutdown_workers()
+def _compared(budget: Budget, loaders: dict[str, Iterable[Tensor]], base: str, note: str = "") -> Outcome:
+    """Epochs of each loader. Its workers end with it."""
+    network = _network(budget)
+    difference = _same(loaders.values())
+    arms = {name: partial(_epoch, loader, network, budget) for name, loader in loaders.items()}
+    return judged(budget.compare(arms, base=base), difference=difference, note=note)
 
 
 def _workers(budget: Budget) -> Outcome:
-    network = _network(budget)
     with _files(budget.size(8, 4), budget.size(56, 8)) as files:
         counts = (0, 1) if budget.quick else (0, 1, 2, 4)
-        loaders = {
+        loaders: dict[str, Iterable[Tensor]] = {
             f"{count} worker{'' if count == 1 else 's'}": DataLoader(
                 files, _BATCH, num_workers=count, persistent_workers=count > 0
             )
             for count in counts
         }
-        with _ended(loaders.values()):
-            difference = _same(loaders.values())
-            arms = {name: partial(_epoch, loader, network, budget) for name, loader in loaders.items()}
-            return judged(
-                budget.compare(arms, base="0 workers"),
-                difference=difference,
-                note="workers kept over the epochs",
-            )
+        return _compared(budget, loaders, "0 workers", "workers kept over the epochs")
 
 
 def _thread_loader(budget: Budget) -> Outcome:
-    network = _network(budget)
     kept = _Kept(budget.size(12, 4), budget.size(52, 12))
-    processes: DataLoader[Tensor] = DataLoader(kept, _BATCH, num_workers=budget.size(2, 1), persistent_workers=True)
-    loaders = {
-        "worker processes": processes,
+    loaders: dict[str, Iterable[Tensor]] = {
+        "worker processes": DataLoader(kept, _BATCH, num_workers=budget.size(2, 1), persistent_workers=True),
         "MONAI's ThreadDataLoader": MonaiThreadDataLoader(kept, batch_size=_BATCH, num_workers=0),
         "Hasten's ThreadDataLoader": ThreadDataLoader(kept, batch_size=_BATCH),
     }
-    with _ended([processes]):
-        difference = _same(loaders.values())
-        arms = {name: partial(_epoch, loader, network, budget) for name, loader in loaders.items()}
-        return judged(budget.compare(arms, base="worker processes"), difference=difference)
+    return _compared(budget, loaders, "worker processes")
 
 
 def _thread_ahead(budget: Budget) -> Outcome:
-    network = _network(budget)
     with _files(budget.size(8, 4), budget.size(56, 8)) as files:
         plain: DataLoader[Tensor] = DataLoader(files, _BATCH)
-        loaders = {
+        loaders: dict[str, Iterable[Tensor]] = {
             "in the loop": plain,
             "MONAI's ThreadBuffer": ThreadBuffer(plain, buffer_size=1),
             "Hasten's ThreadDataLoader": ThreadDataLoader(files, batch_size=_BATCH),
         }
-        difference = _same(loaders.values())
-        arms = {name: partial(_epoch, loader, network, budget) for name, loader in loaders.items()}
-        return judged(budget.compare(arms, base="in the loop"), difference=difference)
-
-
-def _pinned_memory(budget: Budget) -> Outcome:
-    network = _network(budget)
-    kept = _Kept(budget.size(32, 4), budget.size(100, 12))
-    loaders = {
-        "pageable": DataLoader(kept, _BATCH, num_workers=1, persistent_workers=True),
-        "pinned": DataLoader(
-            kept, _BATCH, num_workers=1, persistent_workers=True, pin_memory=torch.cuda.is_available()
-        ),
-    }
-    with _ended(loaders.values()):
-        difference = _same(loaders.values())
-        arms = {
-            "pageable": partial(_epoch, loaders["pageable"], network, budget),
-            "pinned": partial(_epoch, loaders["pinned"], network, budget, non_blocking=True),
-        }
-        return judged(budget.compare(arms, base="pageable"), difference=difference)
+        return _compared(budget, loaders, "in the loop")
 
 
 def _async_copies(budget: Budget) -> Outcome:
@@ -188,17 +149,10 @@ CLAIMS = (
         setup_s=2.0,
     ),
     Guidance(
-        name="pinned-memory",
-        claim="Batches from pinned memory make an epoch faster",
-        source=f"{TUNING}: Enable asynchronous data loading",
-        needs="cuda",
-        run=_pinned_memory,
-    ),
-    Guidance(
         name="async-copies",
         claim="A copy from pinned memory that isn't waited for hides behind the computation",
         source=f"{TUNING}: Avoid unnecessary CPU-GPU synchronization",
-        needs="cuda",
+        needs="a CUDA device",
         run=_async_copies,
     ),
     Guidance(

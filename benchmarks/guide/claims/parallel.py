@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
-from benchmarks.guide.claims.sources import SLIDES, TUNING
-from benchmarks.guide.ranks import Order, images, network, ranks, sample_of, step
+from benchmarks.guide.claim import SLIDES, TUNING, Budget, Guidance, Outcome, apart, judged
+from benchmarks.guide.ranks import images, network, ranks, sample_of, step
 
 Arms = dict[str, Callable[[], list[float]]]
-
-
-@contextmanager
-def _ranks(device: str, *, quick: bool) -> Iterator[Order]:
-    with TemporaryDirectory(prefix="hasten-guide-") as folder, ranks(Path(folder), device=device, quick=quick) as order:
-        yield order
 
 
 def _apart(one: list[float], other: list[float]) -> float:
@@ -39,10 +29,10 @@ def _ddp_over_dp(budget: Budget) -> Outcome:
             step(spread, image)
         return sample_of(whole)
 
-    with _ranks(budget.device, quick=budget.quick) as order:
+    with ranks(device=budget.device, quick=budget.quick) as order:
         arms: Arms = {
             "DataParallel": data_parallel,
-            "DistributedDataParallel": partial(order, "step", steps, 1, True),
+            "DistributedDataParallel": partial(order, steps, 1, True),
         }
         difference = _apart(*(arm() for arm in arms.values()))
         return judged(budget.compare(arms, base="DataParallel"), difference=difference, tolerance=1e-2)
@@ -58,10 +48,10 @@ def _ddp_on_cpu(budget: Budget) -> Outcome:
             step(whole, image)
         return sample_of(whole)
 
-    with _ranks("cpu", quick=budget.quick) as order:
+    with ranks(device="cpu", quick=budget.quick) as order:
         arms: Arms = {
             "one process": alone,
-            "two processes": partial(order, "step", steps, 1, True),
+            "two processes": partial(order, steps, 1, True),
         }
         difference = _apart(*(arm() for arm in arms.values()))
         return judged(
@@ -74,10 +64,10 @@ def _ddp_on_cpu(budget: Budget) -> Outcome:
 
 def _no_sync(budget: Budget) -> Outcome:
     steps = budget.size(2, 1)
-    with _ranks("cpu", quick=budget.quick) as order:
+    with ranks(device="cpu", quick=budget.quick) as order:
         arms = {
-            "reduced every time": partial(order, "step", steps, 2, True),
-            "reduced at the end": partial(order, "step", steps, 2, False),
+            "reduced every time": partial(order, steps, 2, True),
+            "reduced at the end": partial(order, steps, 2, False),
         }
         difference = _apart(*(arm() for arm in arms.values()))
         return judged(
@@ -94,7 +84,7 @@ CLAIMS = (
         claim="DistributedDataParallel is faster than DataParallel",
         source=f"{TUNING}: Use efficient data-parallel backend; {SLIDES}",
         published="much better performance and scaling",
-        needs="two GPUs",
+        needs="two CUDA devices",
         run=_ddp_over_dp,
         setup_s=10.0,
     ),
@@ -102,7 +92,7 @@ CLAIMS = (
         name="ddp-on-cpu",
         claim="Two DistributedDataParallel processes train faster on a CPU than one process with all threads",
         source=f"{TUNING}: Train a model on CPU with DistributedDataParallel (meant for several sockets)",
-        needs="two cores",
+        needs="two processor cores",
         run=_ddp_on_cpu,
         setup_s=6.0,
     ),
@@ -110,7 +100,7 @@ CLAIMS = (
         name="no-sync",
         claim="Gradients that accumulate are reduced faster once at the end than every time",
         source=f"{TUNING}: Skip unnecessary all-reduce",
-        needs="two cores",
+        needs="two processor cores",
         run=_no_sync,
         setup_s=6.0,
     ),

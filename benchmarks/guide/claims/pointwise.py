@@ -11,8 +11,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
-from benchmarks.guide.claims.sources import MONAI, SLIDES
+from benchmarks.guide.claim import MONAI, SLIDES, Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.nets import repeated, values
 from hasten.augment.colour import ColorJitter
 
@@ -113,7 +112,7 @@ CLAIMS = (
         claim="ColorJitter is faster on the GPU than on the CPU",
         source=f"{MONAI}: Pathology metastasis detection task",
         published="3.3x for the whole training, with cuCIM for reading and transforms (V100)",
-        needs="cuda",
+        needs="a CUDA device",
         run=_color_jitter_gpu,
     ),
 )

@@ -17,8 +17,6 @@ from hasten.observe.rundir import RUN_YAML
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.config.schema import RunConfig
-
 PAGE, JSON = "doctor.html", "doctor.json"
 """File names in the folder --out."""
 _COMMAND = "hasten.doctor.command"
@@ -51,14 +49,9 @@ def doctor(
     ] = 60.0,
     out: Annotated[Path | None, typer.Option(help=f"Folder for {PAGE} and {JSON}; made if it is missing.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
-    try_: Annotated[
-        bool,
-        typer.Option("--try", help="Machine: also try torch.compile."),
-    ] = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Machine: a data set whose disk is timed too.")] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the verdict only; for a script, print nothing.")
     ] = False,
@@ -71,7 +64,8 @@ def doctor(
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")
     if command is not None:
-        _check_command(command, source, data, try_)
+        if source is not None or not command:
+            raise ValueError("--: name one command after it, and nothing but options before it, as in -- ./run.sh")
 
         from hasten.doctor.script import doctor_script
 
@@ -89,20 +83,8 @@ def doctor(
         raise ValueError("--for: is for scripts only: hasten doctor --for cuda -- python train.py")
     _check_folder(out)
     if source is None:
-        raise typer.Exit(_machine(data, out, try_, json, quiet))
-    if data is not None or try_:
-        raise ValueError(f"{'--data' if data else '--try'}: not for a run; leave it out (`hasten tune` tries settings)")
+        raise typer.Exit(_machine(out, json, quiet))
     _run(source, overrides or [], steps, seconds, out, json, quiet)
-
-
-def _check_command(command: list[str], source: str | None, data: Path | None, compiles: bool) -> None:
-    if not command:
-        raise ValueError("--: name a command after it, such as: hasten doctor -- python train.py")
-    if source is not None or data is not None:
-        argument = source if source is not None else f"--data {data}"
-        raise ValueError(f"{argument}: a script is examined alone; leave out what stands before --, options aside")
-    if compiles:
-        raise ValueError("--try: is for the machine; leave it out (the doctor's experiments measure what cures gain)")
 
 
 def _check_folder(out: Path | None) -> None:
@@ -114,10 +96,10 @@ def _check_folder(out: Path | None) -> None:
         raise ValueError(f"--out {out}: holds a run, which is left alone; name another folder")
 
 
-def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, quiet: bool) -> int:
+def _machine(out: Path | None, json: bool, quiet: bool) -> int:
     from hasten.doctor.environment.doctor import examine, lines, verdict, write_page
 
-    findings = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
+    findings = examine(echo=_progress(json or quiet))
     _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)
     if out is not None:
         _write(out, findings, json, lambda page: write_page(findings, page))
@@ -127,7 +109,10 @@ def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, qu
 def _run(
     source: str, overrides: list[str], steps: int, seconds: float, out: Path | None, json: bool, quiet: bool
 ) -> None:
-    config = run_config(source, overrides)
+    path = expanded(source)
+    if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
+        raise ValueError(f"{source}: a script goes after --, as in hasten doctor -- python train.py --its options")
+    config = run_from(source, overrides)
 
     from hasten.config.url import shown
     from hasten.doctor.run.doctor import diagnose_run, lines, write_page
@@ -137,19 +122,6 @@ def _run(
     if out is not None:
         name = Path(shown(source)).name or source
         _write(out, report, json, lambda page: write_page(report, page, source=name))
-
-
-def run_config(source: str, overrides: list[str]) -> RunConfig:
-    """The run of a YAML file, of a run's folder, or of a data set with every setting open.
-
-    Raises ValueError for a script, and as `run_from` does.
-    """
-    path = expanded(source)
-    if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
-        raise ValueError(
-            f"{source}: a script goes after --, as it is run: hasten doctor -- python train.py --its options"
-        )
-    return run_from(source, overrides)
 
 
 def _print(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,8 @@ import typer
 from hasten.cli.folds import check_options
 from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
-from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
-    from hasten.config.schema import DistributeConfig
     from hasten.distribute.launch.job import Job
 
 
@@ -32,7 +29,6 @@ def launch(
     max_restarts: Annotated[
         int, typer.Option(help="How often all processes restart from the last checkpoint after one has failed.")
     ] = 0,
-    rdzv_id: Annotated[str, typer.Option(help="A name of the job, the same on all hosts.")] = "hasten",
     stall_seconds: Annotated[
         float | None,
         typer.Option(parser=duration_from(1), help="Time without a step after which a process counts as hanging."),
@@ -47,20 +43,27 @@ def launch(
     quiet: Quiet = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
+    check_options(folds, resume=resume)
+    if source is None and not resume:
+        raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
+    if source is not None and not resume:
+        config_from(source, overrides or [])  # a mistake is reported before any process is started
+    from hasten.distribute.launch.agent import launch as start
     from hasten.distribute.launch.job import Job
 
-    check_options(folds, resume=resume)
-    shared = _distribute(out, source, overrides or [], resume=resume)
     job = Job(
-        nproc=_gpus() if nproc is None else nproc, out=out, nnodes=nnodes, node_rank=node_rank, master=master,
-        max_restarts=max_restarts, rdzv_id=rdzv_id, stall_s=stall_seconds, join_s=join_seconds,
-    )  # fmt: skip
-    job = _with_stall_s(job, shared.timeout_s)
+        nproc=_gpus() if nproc is None else nproc,
+        out=out,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master=master,
+        max_restarts=max_restarts,
+        stall_s=stall_seconds,
+        join_s=join_seconds,
+    )
     arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    from hasten.distribute.launch.command import launch as start
-
     place = _place(job)
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
@@ -73,30 +76,6 @@ def _options(out: Path, *, folds: str | None, quiet: bool) -> list[str]:
     """The options of `hasten train` for every rank."""
     options = ["--out", str(out)]
     return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
-
-
-def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DistributeConfig:
-    """The run's section `distribute`. All of its settings are checked before any process is started."""
-    from hasten.config.load import load_run
-    from hasten.config.schema import DistributeConfig
-
-    if resume and (out / RUN_YAML).is_file():
-        named = [] if source is None or "=" not in source else [source]
-        return load_run(out / RUN_YAML, [*named, *overrides]).distribute
-    if resume:
-        return DistributeConfig()  # the ranks report the mistake
-    if source is None:
-        raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
-    return config_from(source, overrides).distribute
-
-
-def _with_stall_s(job: Job, timeout_s: float) -> Job:
-    """`job` with the default `stall_s` of several ranks: the launcher needs it, as a stopped rank can't end itself."""
-    from hasten.distribute.launch.watchdog import default_stall_s
-
-    if job.stall_s is not None or job.nproc * job.nnodes == 1:
-        return job
-    return replace(job, stall_s=default_stall_s(timeout_s))
 
 
 def _place(job: Job) -> list[str]:

@@ -11,9 +11,6 @@ from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import Verbs, echo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hasten.config.schema import RunConfig
     from hasten.scaling.study import StudyRequest
 
 _HELP = ("-h", "--help")
@@ -47,17 +44,6 @@ Target = Annotated[
     float | None,
     typer.Option(help="Compare the time to this Dice; without it the highest that every run reached."),
 ]
-COUNTS = "8,16,32,64,128,256,512,1024"
-_Source = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SOURCE", help="A folder of scaling logs, one that `hasten scale` wrote, or the run of one process."
-    ),
-]
-_Mode = Annotated[
-    Literal["weak", "strong"] | None,
-    typer.Option(help="Each worker keeps its batch, or the batch is split. Default: as in the logs, else weak."),
-]
 
 
 @app.command()
@@ -76,10 +62,6 @@ def run(
     ] = None,
     target: Target = None,
     drop: Drop = 0.05,
-    warmup: Annotated[
-        Literal["on", "off"] | None, typer.Option(help="Let the learning rate rise at the start; default as SOURCE.")
-    ] = None,
-    schedule: Annotated[str | None, typer.Option(help="As train.schedule: step, cosine, ...")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each worker; by default an equal share of the cores.")
     ] = None,
@@ -87,7 +69,7 @@ def run(
 ) -> None:
     """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
     request = _request(worlds, strategies, seeds, mode, threads, oversubscribe)
-    config = _config(source, overrides or [], warmup, schedule)
+    config = config_from(source, overrides or [])
 
     from hasten.config.url import shown
     from hasten.scaling.analyse import analyse as analysed
@@ -137,44 +119,30 @@ def analyse(
 
 @app.command()
 def predict(
-    source: _Source,
-    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = COUNTS,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A folder of scaling logs or runs, or the run of one process.")
+    ],
+    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = "8,16,32,64,128,256",
     link: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Run: the slowest link between workers: a name (default ib200) or GB/s."),
-    ] = None,
-    mode: _Mode = None,
-    strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Logs: which of several strategies.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for prediction.json.")] = None,
+        float, typer.Option(min=1e-3, metavar="GB/s", help="Of one run: the slowest link between workers.")
+    ] = 22.5,
+    mode: Annotated[
+        Literal["weak", "strong"],
+        typer.Option(help="Each worker keeps its batch, or the batch is split; logs may state it themselves."),
+    ] = "weak",
 ) -> None:
     """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
-    counts = _counts(workers)
-
     from hasten.report.terminal import print_table
     from hasten.scaling.predict import predict as predicted
-    from hasten.scaling.predict import source_of, table_of, verdict, write
+    from hasten.scaling.predict import source_of, table_of
 
-    data = source_of(source, link=link, mode=mode, strategy=strategy)
-    if data.most is not None:
-        counts = _at_most(data.most, counts, data.mode, explicit=workers != COUNTS)
-    predictions = [predicted(data, count) for count in counts]
-    print_table(table_of(predictions))
-    for line in (verdict(predictions, data), *data.notes):
+    counts = [_whole("--workers", text) for text in _split(workers)]
+    if not counts or min(counts) < 1:
+        raise ValueError(f"--workers {workers}: give whole numbers of 1 or more with commas, such as 8,16")
+    data = source_of(source, link=link, mode=mode)
+    print_table(table_of([predicted(data, count) for count in counts]))
+    for line in data.notes:
         echo(line)
-    if out is not None:
-        echo(f"wrote      {write(out, predictions, data)}")
-
-
-def _config(source: str, overrides: list[str], warmup: str | None, schedule: str | None) -> RunConfig:
-    added = [] if schedule is None else [f"train.schedule={schedule}"]
-    if warmup == "off":
-        added.append("train.warmup_fraction=0")
-    config = config_from(source, [*overrides, *added])
-    if warmup == "on" and config.train.warmup_fraction == 0:
-        from hasten.config.schema import TrainConfig
-
-        return config_from(source, [*overrides, *added, f"train.warmup_fraction={TrainConfig().warmup_fraction}"])
-    return config
 
 
 def _request(
@@ -203,22 +171,3 @@ def _whole(option: str, text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{option}: {text!r} is no whole number")
     return int(text)
-
-
-def _counts(text: str) -> list[int]:
-    parts = _split(text)
-    if not parts or not all(part.isdecimal() and 1 <= int(part) <= 10**6 for part in parts):
-        raise ValueError(f"--workers {text}: give whole numbers from 1 to 1000000 with commas, such as {COUNTS}")
-    return sorted({int(part) for part in parts})
-
-
-def _at_most(most: int, counts: Sequence[int], mode: str, *, explicit: bool) -> list[int]:
-    """The counts that there is work for. Raises ValueError for more if they were asked for, or if none is left."""
-    fits = [count for count in counts if count <= most]
-    work = f"a batch of {most} samples" if mode == "strong" else f"an epoch of {most} steps"
-    if len(fits) < len(counts) and (explicit or not fits):
-        wrong = next(count for count in counts if count > most)
-        raise ValueError(f"--workers {wrong}: {work} can't be dealt to {wrong} workers; give at most {most}")
-    if len(fits) < len(counts):
-        echo(f"left out   more than {most} workers, which {work} can't be dealt to", err=True)
-    return fits

@@ -29,7 +29,6 @@ def show(
     full: Annotated[bool, typer.Option("--all", help="List every tensor with its shape.")] = False,
 ) -> None:
     """Print what a file of weights holds, module by module, and with --run how it would fit that run."""
-    from hasten.nets.nnunet import nnunet_settings
     from hasten.training.initial import by_module, counted_once, fit_file, read_weights
 
     saved = read_weights(path)
@@ -45,10 +44,6 @@ def show(
     else:
         for name, count, numbers, kinds in by_module(once, depth):
             echo(f"  {name:<40} {count:>5} tensors {numbers:>14,} numbers  {kinds}")
-    settings = nnunet_settings(saved.weights)
-    if settings is not None:
-        words = (f"'network.{name}={value}'".replace(" ", "") for name, value in settings.items())
-        echo(f"nnU-Net's network, which these settings build: {' '.join(words)}")
     if run is not None:
         from hasten.training.plan import plan_run
 

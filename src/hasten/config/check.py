@@ -57,7 +57,6 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
         *_network(config.network, code_follows=code_follows),
         *_loss(config.loss, code_follows=code_follows),
         *_train(config.train, config.sample.batch_size),
-        *_fine_tuning(config),
         *_infer(config.infer),
         *check_observe(config.observe),
         *_distribute(config.distribute),
@@ -170,17 +169,6 @@ def _budget(train: TrainConfig) -> Iterator[str]:
             f"train.max_seconds: is {train.max_seconds:g}, and train.budget={train.budget} is {seconds:g} seconds; "
             "give one of them"
         )
-
-
-def _fine_tuning(config: RunConfig) -> Iterator[str]:
-    train = config.train
-    if train.head_steps and not config.network.weights:
-        yield (
-            "train.head_steps: is for a network that starts from weights; set network.weights, or leave it out (given "
-            f"{train.head_steps})"
-        )
-    if train.head_steps and train.steps is not None and train.head_steps >= train.steps:
-        yield wrong("train.head_steps", f"must be below train.steps, {train.steps}", train.head_steps)
 
 
 def check_observe(observe: ObserveConfig) -> Iterator[str]:

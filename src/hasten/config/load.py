@@ -276,12 +276,14 @@ _FORMER_FIELDS = {
     ("train", "compile_blocks"): False,
     ("train", "fp32_layers"): [],
     ("train", "keep_checkpoints"): 1,
+    ("train", "head"): None,
+    ("train", "head_steps"): 0,
     ("train", "lookahead"): 0,
     ("train", "poly_power"): 0.9,
     ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""
-_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd"}
+_FORMER_CHOICES = {("distribute", "strategy"): "local_sgd", ("train", "fused_kernels"): "norms"}
 """Fields that stay, and a value of earlier versions."""
 
 

@@ -211,7 +211,6 @@ class NetworkConfig:
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 
 
-FusedKernels = Literal[False, "norms", True]
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
 
 
@@ -275,15 +274,11 @@ class TrainConfig:
     """Patterns of parameter names (such as encoder.*) that are not trained; batch norms there keep their statistics."""
     lr_scale: dict[str, Positive] = field(default_factory=dict)
     """Factors of the learning rate, {pattern of parameter names: factor}; the first pattern that fits counts."""
-    head_steps: Natural = 0
-    """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
-    head: tuple[str, ...] | None = None
-    """Patterns of what `head_steps` trains alone; None: what network.weights left as drawn, or else the last layer."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
-    fused_kernels: FusedKernels | None = None
+    fused_kernels: bool | None = None
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
-    most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
+    most 4 channels; None takes them where they work."""
     compile: bool | None = None
     """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None

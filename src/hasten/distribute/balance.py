@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nsmallest
-from itertools import pairwise
 from math import prod
 from statistics import fmean
 
@@ -92,12 +91,6 @@ def imbalance(loads: Sequence[float]) -> float:
     return max(loads) / mean if mean > 0 else 1.0
 
 
-def in_order(count: int, parts: int) -> Parts:
-    """`count` cases split in order into parts of about equal size, for when costs are not known."""
-    edges = [count * part // parts for part in range(parts + 1)]
-    return tuple(tuple(range(first, last)) for first, last in pairwise(edges))
-
-
 def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float]:
     """Cost of each case: the mean seconds of the cases of its shape, or its number of voxels if `seconds` is empty.
 
@@ -112,9 +105,9 @@ def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float
 
 
 def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:
-    """A log message with the load of the largest part over the mean, here and if cases were split by count in order."""
-    before, after = (imbalance(loads_of(costs, each)) for each in (in_order(len(costs), len(parts)), parts))
+    """A log message with the load of the largest part over the mean."""
+    largest = imbalance(loads_of(costs, parts))
     return (
-        f"{len(costs)} cases in {len(parts)} parts: the largest has {after:.3f} times the mean "
-        f"({100 / after:.1f} % balanced); cut by count in order, {before:.3f} ({100 / before:.1f} %)"
+        f"{len(costs)} cases in {len(parts)} parts: the largest has {largest:.3f} times the mean "
+        f"({100 / largest:.1f} % balanced)"
     )

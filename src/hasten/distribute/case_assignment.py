@@ -19,7 +19,7 @@ from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
 from hasten.config.settled import PlannedRun
-from hasten.distribute.balance import Parts, balance_sentence, deal, loads_of
+from hasten.distribute.balance import Parts, balance_sentence, deal
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share, share_mistake
@@ -163,20 +163,6 @@ def read_from_cache(
     return get_arena(case_set, prepare, cache, device=str(device), first=ids, only=True)
 
 
-def part_table(assignment: CaseAssignment, world_size: int) -> str:
-    """A table of the parts in the first round, and the imbalance that cutting the list of cases would have given."""
-    parts = assignment.positions(0)
-    loads = loads_of([assignment.costs[name] for name in assignment.ids], parts)
-    total = sum(loads) or 1.0
-    lines = ["part  rank  cases  voxels   share"]
-    for number, (part, load) in enumerate(zip(parts, loads, strict=True)):
-        rank = number * world_size // assignment.parts
-        lines.append(f"{number:>4}  {rank:>4}  {len(part):>5}  {load:>6.4g}  {100 * load / total:>4.1f} %")
-    return "\n".join([*lines, part_balance(assignment)])
-
-
 def part_balance(assignment: CaseAssignment) -> str:
-    """The imbalance of the first round's parts, and the one that cutting the list of cases would have given."""
-    position = {name: number for number, name in enumerate(assignment.costs)}
-    parts = [[position[name] for name in part] for part in assignment.at(0)]
-    return balance_sentence(list(assignment.costs.values()), parts)
+    """The balance of the first round's parts."""
+    return balance_sentence([assignment.costs[name] for name in assignment.ids], assignment.positions(0))

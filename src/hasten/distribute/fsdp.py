@@ -22,7 +22,7 @@ from hasten.distribute.ddp import broadcast_weights
 from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
-from hasten.nets.recompute.apply import Recomputed
+from hasten.nets.recompute import Recomputed
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _BY_ELEMENT = ("adamw", "sgd")

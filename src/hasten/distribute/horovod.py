@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,9 +28,6 @@ from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.surgery.sync_norm import sync_batch_norm
-
-_LOOK_EVERY_S = 0.0005
-"""Interval at which pending gradients are polled; Horovod's own wait polls every millisecond."""
 
 
 class Horovod(Strategy):
@@ -104,22 +100,10 @@ class Horovod(Strategy):
     @torch.no_grad()
     def _receive(self) -> None:
         for gradient, message, handle in self._sent:
-            self._await(handle)
             self._hvd.synchronize(handle)
             if message is not gradient:
                 gradient.copy_(message)
         self._sent.clear()
-
-    def _await(self, handle: int) -> None:
-        """Raises RuntimeError after `timeout_s`, where Horovod itself would warn and wait on, as it did when tried."""
-        end = time.monotonic() + self.config.timeout_s
-        while not self._hvd.poll(handle):
-            if time.monotonic() > end:
-                raise RuntimeError(
-                    f"{self.world} has waited {self.config.timeout_s:g} s for the other ranks' gradients "
-                    "(distribute.timeout_s): one of them hangs or is very slow"
-                )
-            time.sleep(_LOOK_EVERY_S)
 
     def _wire(self, dtype: torch.dtype) -> torch.dtype:
         if self.config.gradients == "fp16":

@@ -8,7 +8,6 @@ to the end, or GPipe where there are fewer pieces than stages.
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
 from hasten.distribute.part_optimizer import flat_state, nested_state, number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
-    Costs,
     Operations,
     count_costs,
     cut_places,
@@ -36,8 +34,6 @@ from hasten.distribute.pipeline_partition import (
 )
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World
-
-log = logging.getLogger(__name__)
 
 
 class Pipeline(Strategy):
@@ -98,7 +94,6 @@ class Pipeline(Strategy):
         places = broadcast_from_rank0(self.world, cut_places(costs, self.world.size))
         self._stages = stages_of(network, operations, places)
         self._network, self._average = network, average
-        log.info("%s", describe(self._stages, costs))
         return network, average
 
     def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -208,15 +203,6 @@ class Pipeline(Strategy):
     def _names(self) -> list[str]:
         """The keys of the network's state in a checkpoint of a single process, in its order."""
         return list(self._stages.skeleton.state_dict())
-
-
-def describe(stages: Stages, costs: Costs) -> str:
-    """Each stage's share of the time, as counted, and of the activations."""
-    bounds = [stages.bounds(stage) for stage in range(stages.count)]
-    time = [sum(costs.costs[begin:end]) / sum(costs.costs) for begin, end in bounds]
-    numbers = [sum(costs.numbers[begin:end]) / max(1, sum(costs.numbers)) for begin, end in bounds]
-    shares = ", ".join(f"{cost:.0%} and {activations:.0%}" for cost, activations in zip(time, numbers, strict=True))
-    return f"pipeline of {stages.count} stages with these shares of time and activations: {shares}"
 
 
 def _pieces(size: int, limit: int) -> int:

@@ -60,8 +60,6 @@ class Costs:
     """Costs of each operation and of each place to cut. Place k is before operation k; place 0 can't be cut at."""
 
     costs: tuple[float, ...]
-    numbers: tuple[int, ...]
-    """Numbers that an operation writes."""
     crossing: tuple[int, ...]
     """Numbers that flow over a place."""
     allowed: tuple[bool, ...]
@@ -200,7 +198,7 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
         new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - counted
         counted |= new
         trained.append(len(new))
-    return Costs(tuple(costs), tuple(numbers), crossing, allowed, tuple(trained))
+    return Costs(tuple(costs), crossing, allowed, tuple(trained))
 
 
 def flowing(operations: Operations, place: int) -> list[fx.Node]:

@@ -25,6 +25,8 @@ DOUBLED = 1.5
 """Fixed costs dominate if a step on twice the samples takes less than this many times as long."""
 DOUBLED_ON_CPU = 1.15
 """Factor that replaces `DOUBLED` on a CPU, where a larger batch may also use idle cores."""
+AS_LONG = 0.95
+"""Factor below which twice the samples are faster than one: another kernel is taken then, and no fixed cost shows."""
 
 
 @dataclass(frozen=True, slots=True)

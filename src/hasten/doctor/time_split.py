@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hasten.doctor.finding import DOUBLED, DOUBLED_ON_CPU
+from hasten.doctor.finding import AS_LONG, DOUBLED, DOUBLED_ON_CPU
 
 Bound = Literal["input", "launch", "compute", "sync", "validation", "checkpoint"]
 
 PARTS: dict[str, str] = {
-    "read": "reading files",
     "prepare": "preparing cases",
     "wait": "waiting for data",
     "host_to_device": "copies to the device",
@@ -27,7 +26,7 @@ PARTS: dict[str, str] = {
 """Parts in the order in which a step goes through them, and their words."""
 
 GROUPS: dict[Bound, tuple[str, ...]] = {
-    "input": ("read", "prepare", "wait", "host_to_device", "sample"),
+    "input": ("prepare", "wait", "host_to_device", "sample"),
     "sync": ("device_reads", "gradient_sync"),
     "validation": ("validation",),
     "checkpoint": ("checkpoint",),
@@ -90,7 +89,8 @@ def diagnose(split: Split) -> Diagnosis:
         return Diagnosis(worst, sentence, f"{shares[worst]:.0%} of the time", evidence)
     itself = f"the step itself is {rest:.0%} of the time"
     more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
-    if split.doubled is not None and split.doubled < (DOUBLED_ON_CPU if split.on_cpu else DOUBLED):
+    least, most = AS_LONG, DOUBLED_ON_CPU if split.on_cpu else DOUBLED
+    if split.doubled is not None and least <= split.doubled < most:
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "

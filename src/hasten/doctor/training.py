@@ -6,28 +6,26 @@ import dataclasses
 import time
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
-from hasten.cache.arena import Arena
 from hasten.checkpoint.folder import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import training_state
-from hasten.prediction.infer import WINDOW_BATCH as WINDOW_BATCH
-from hasten.prediction.infer import infer_labels
+from hasten.config.decision import Accelerators
+from hasten.observe.clock import Clock
 from hasten.prediction.outputs import make_folder as make_folder
-from hasten.runtime.allocator import keep_freed_memory as keep_freed_memory
+from hasten.runtime.allocator import keep_freed_memory
 from hasten.runtime.device import pick_device as pick_device
 from hasten.runtime.device import synchronize as synchronize
 from hasten.runtime.gc_control import collected_between_steps as collected_between_steps
-from hasten.runtime.measure import Trace as Trace
-from hasten.runtime.measure import agrees as agrees
 from hasten.runtime.measure import compared as compared
 from hasten.runtime.measure import machine as machine
+from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory as out_of_memory
 from hasten.runtime.precision import DTYPES as DTYPES
 from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
+from hasten.runtime.variant import variant_of
+from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net
+from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents as RunComponents
 from hasten.training.compose import compose_run as compose_run
 from hasten.training.compose import prepare_run as prepare_run
@@ -35,29 +33,34 @@ from hasten.training.plan import RunPlan as RunPlan
 from hasten.training.plan import plan_run as plan_run
 from hasten.training.plan import with_train as with_train
 from hasten.training.prepare_cases import arena_of as arena_of
+from hasten.training.sampling import choose_program
 from hasten.training.step import TrainStep as TrainStep
 from hasten.training.validate import validate
 
-
-def loss_and_gradient(step: TrainStep, image: Tensor, label: Tensor) -> Trace:
-    """Loss and gradient norm of a batch, or of its first piece, on the host; the weights stay as they are."""
-    image, label = (part.chunk(step.accumulate)[0] for part in (image, label))
-    with tensor_cores(step.device, step.precision):
-        loss = step.forward(image, label)
-        step.update.backward(loss)
-    grads = [weight.grad for weight in step.update.weights.parameters() if weight.grad is not None]
-    norm, scaler = nn.utils.get_total_norm(grads), step.update.scaler
-    if scaler is not None and scaler.is_enabled():
-        norm = norm / scaler.get_scale()
-    step.update.weights.zero_grad(set_to_none=True)
-    return loss.detach().float().cpu(), norm.float().cpu()
+_LONG_RUN = 10**6
+"""Steps of a run that is long enough for its variants to be compared, rather than the usual one taken."""
 
 
-def predicted_labels(components: RunComponents, arena: Arena, cases: tuple[int, ...]) -> Tensor:
-    """(N,) class indices of the voxels of these cases of the arena, on the host."""
-    network = components.step.update.weights.eval()
-    maps = dict(infer_labels(network, [arena.image(case) for case in cases], components.inference))
-    return torch.cat([maps[position].reshape(-1).cpu() for position in range(len(cases))])
+def measured_settings(planned: RunPlan, clock: Clock) -> tuple[RunPlan, Accelerators, bool]:
+    """Precision, memory format and compilation, measured in the order of `compose_run`, however short the run is.
+
+    Whether compiling pays is judged by the run's own steps. Last, whether other programs made the times doubtful.
+    """
+    experiments, steps = Experiments(clock), planned.config.train.steps
+    clock.tell("reading and preparing the cases")
+    arena = arena_of(planned)
+    if planned.device.type == "cpu":
+        keep_freed_memory()  # as a run does
+    network, _ = operated_net(planned)
+    clock.tell("timing precisions and memory formats")
+    compared, step_s, accelerators = choose_variant(with_train(planned, steps=_LONG_RUN), network, experiments)
+    planned = with_train(compared, steps=steps)
+    to_memory_format(network, planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
+    clock.tell("trying whether compiling pays")
+    planned, _, found = choose_program(planned, arena, experiments=experiments, step_seconds=step_s)
+    accelerators |= found
+    planned, _, found = choose_compiled(planned, network, step_s * steps, experiments)
+    return planned, accelerators | found, any(times.others > 0 for times in experiments.timed.values())
 
 
 def validate_some(components: RunComponents, count: int) -> float:

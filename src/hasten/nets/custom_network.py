@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.config.networks import GIVEN_BY_RUN
@@ -55,19 +54,17 @@ class CustomNetwork:
             "patch": tuple(patch),
         }
         assert tuple(available) == GIVEN_BY_RUN
-        kwargs = {
-            name: value for name, value in available.items() if name in _parameters(self.code.value, self.setting)
-        }
+        taken = _parameters(self.code.value, self.setting)
+        given = {**{name: value for name, value in available.items() if name in taken}, **self.args}
         try:
-            network = self.code.value(**kwargs, **self.args)
+            network = self.code.value(**given)
         except Exception as error:
-            raise ValueError(f"{self.setting}: {raised_text(error, self.code.path)}") from error
-        if not isinstance(network, nn.Module):
-            raise ValueError(f"{self.setting}: returns a {type(network).__name__}; let it return an nn.Module")
-        if any(isinstance(each, UninitializedParameter) for each in network.parameters()):
-            raise ValueError(f"{self.setting}: has lazy layers, whose weights have no shape yet; give them their sizes")
-        if not any(each.requires_grad for each in network.parameters()):
-            raise ValueError(f"{self.setting}: has no weights to train")
+            message = raised_text(error, self.code.path)
+            raise ValueError(f"{self.setting}: {message} (called with {given}; see network.args)") from error
+        if not isinstance(network, nn.Module) or not any(each.requires_grad for each in network.parameters()):
+            raise ValueError(
+                f"{self.setting}: returns a {type(network).__name__}; let it return an nn.Module with weights to train"
+            )
         return network
 
     def scores(self, network: nn.Module, image: Tensor) -> Tensor:
@@ -113,18 +110,14 @@ def custom_network(config: NetworkConfig, *, num_channels: int, num_classes: int
     setting = f"network.name={config.name}"
     code = load_user_code(config.name, setting="network.name")
     require_same_source(code, config.digest, setting=setting, remedy="restore it (the run's checkpoints/ hold a copy)")
-    if isinstance(code.value, nn.Module):
-        raise ValueError(f"{setting}: is a network that is built already; name its class, or a function that builds it")
-    if not callable(code.value):
+    if isinstance(code.value, nn.Module) or not callable(code.value):
         raise ValueError(
-            f"{setting}: is a {type(code.value).__name__}, which can't be called; name a class or a function that "
-            "returns an nn.Module"
+            f"{setting}: is a {type(code.value).__name__}; name a class, or a function that returns an nn.Module"
         )
     place, _, name = config.name.rpartition(":")
     home = getattr(code.value, "__module__", place)
     if not is_file(place) and home != place:
         raise ValueError(f"{setting}: is defined in {home}; write {home}:{name}, as the source of that is what counts")
-    _check_parameters(code.value, setting, config.args)
     return CustomNetwork(
         code=code,
         setting=setting,
@@ -140,29 +133,6 @@ def _parameters(factory: Callable[..., Any], setting: str) -> dict[str, inspect.
         return dict(inspect.signature(factory).parameters)
     except (ValueError, TypeError):
         raise ValueError(f"{setting}: its parameters can't be inspected; wrap it in your own function") from None
-
-
-def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str, Any]) -> None:
-    """Raises ValueError for a parameter without an argument, and for an argument without a parameter."""
-    parameters = _parameters(factory, setting)
-    available = {*GIVEN_BY_RUN, *args}
-    can = f"a run gives {', '.join(GIVEN_BY_RUN)}"
-    for name, each in parameters.items():
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.default is not each.empty:
-            continue
-        if each.kind is each.POSITIONAL_ONLY:
-            raise ValueError(f"{setting}: takes {name} by position only, and {can} by name; remove the / behind it")
-        if name not in available:
-            raise ValueError(
-                f"{setting}: needs {name}; {can}: rename it to one of these, give it a default, or set "
-                f"network.args={{{name}: VALUE}}"
-            )
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return
-    unknown = [name for name in args if name not in parameters]
-    if unknown:
-        existing = ", ".join(parameters) or "none"
-        raise ValueError(f"{setting}: has no parameter {unknown[0]}, which network.args gives; it has {existing}")
 
 
 def find_divisor(factory: CustomNetwork) -> Triple:
@@ -239,7 +209,6 @@ def check_custom_network(factory: CustomNetwork, patch: Triple, unit: Triple) ->
                 raise ValueError(f"{error}; or use another sample.patch (given {list(patch)})") from error
             if training:
                 _check_heads(factory, network, image)
-                _warn_of_probabilities(factory, factory.scores(network, image))
 
 
 def _check_heads(factory: CustomNetwork, network: nn.Module, image: Tensor) -> None:
@@ -248,11 +217,11 @@ def _check_heads(factory: CustomNetwork, network: nn.Module, image: Tensor) -> N
     heads = output if isinstance(output, list | tuple) else [output]
     for head in heads:
         if not isinstance(head, Tensor) or head.ndim != image.ndim or tuple(head.shape[:2]) != (2, factory.num_classes):
-            shape = tuple(head.shape) if isinstance(head, Tensor) else f"a {type(head).__name__}"
             raise ValueError(
-                f"{factory.setting}: gives {shape} as one of several outputs in training; each must be scores of shape "
-                f"(batch, {factory.num_classes}, ...), for deep supervision"
+                f"{factory.setting}: gives {tuple(getattr(head, 'shape', ()))} as one of several outputs in training; "
+                f"each must be scores of shape (batch, {factory.num_classes}, ...), for deep supervision"
             )
+    _warn_of_probabilities(factory, heads[0])
 
 
 def _warn_of_probabilities(factory: CustomNetwork, scores: Tensor) -> None:

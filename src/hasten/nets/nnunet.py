@@ -5,8 +5,7 @@ Its modules are registered under several names (`all_modules`, `decoder.encoder`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,47 +182,6 @@ class NnUNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:
         return self.decoder(self.encoder(image))
-
-
-def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
-    """The fields of NetworkConfig that build the network of a state dict; None if it is neither of nnU-Net's two.
-
-    Without activation and dropout, which a state dict does not hold. Names and shapes of the tensors are all that is
-    read.
-    """
-    shapes = {name: tuple(value.shape) for name, value in state.items()}
-    residual = any(name.startswith("encoder.stem.") for name in shapes)
-    place = r"blocks\.(\d+)\.conv1" if residual else r"0\.convs\.(\d+)"
-    matches = [re.fullmatch(rf"encoder\.stages\.(\d+)\.{place}\.conv\.weight", name) for name in shapes]
-    convs = {(int(match[1]), int(match[2])): shapes[match[0]] for match in matches if match}
-    levels = len({level for level, _ in convs})
-    strides = [shapes.get(f"decoder.transpconvs.{number}.weight", ())[2:] for number in reversed(range(levels - 1))]
-    heads = [shape for name, shape in shapes.items() if re.fullmatch(r"decoder\.seg_layers\.\d+\.weight", name)]
-    firsts = [convs.get((level, 0), ()) for level in range(levels)]
-    dims = len(firsts[0]) - 2 if firsts else 0
-    sides = [*strides, *(shape[2:] for shape in firsts)]
-    if dims not in (2, 3) or not heads or any(len(each) != dims for each in sides):
-        return None
-    channels, kernels = [shape[0] for shape in firsts], [shape[2:] for shape in firsts]
-    blocks = [sum(at == level for at, _ in convs) for level in range(levels)]
-    norm = "batch" if any(name.endswith(".running_mean") for name in shapes) else "instance"
-    first = shapes["encoder.stem.convs.0.conv.weight" if residual else "encoder.stages.0.0.convs.0.conv.weight"]
-    with torch.device("meta"):
-        network = NnUNet(
-            Layers(dims=dims, norm=norm, act=nn.ReLU), first[1], heads[0][0], channels, kernels, strides, blocks,
-            residual=residual,
-        )  # fmt: skip
-    if {name: tuple(value.shape) for name, value in network.state_dict().items()} != shapes:
-        return None
-    flat = (1,) * (3 - dims)
-    return {
-        "name": "residualencoderunet" if residual else "plainconvunet",
-        "channels": channels,
-        "strides": [[*flat, *each] for each in strides],
-        "kernel_size": [[*flat, *each] for each in kernels],
-        "blocks": blocks,
-        "norm": norm,
-    }
 
 
 def _initialize(module: nn.Module) -> None:

@@ -8,9 +8,8 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-_CONVS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_COUNTED = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
 
 
 def small_image(patch: Sequence[int], divisor: Sequence[int], channels: int, dims: int) -> Tensor:
@@ -29,38 +28,32 @@ def count_parameters(network: nn.Module) -> int:
 
 
 def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
-    """Floating-point operations of the convolutions and matrix products of a forward pass on one (B, C, *S) image.
+    """Floating-point operations of the convolutions and linear layers of a forward pass on one (B, C, *S) image.
 
-    Nothing is computed: shapes alone go through a copy of the network. None where it does not run without values.
-    """
-    try:
-        network_copy = copy.deepcopy(network).to("meta").eval()
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network_copy(torch.empty(*shape, device="meta"))
-    except Exception:  # the user's code may raise anything
-        return None
-    return counter.get_total_flops()
-
-
-def count_conv_flops(network: nn.Module, shape: Sequence[int]) -> int:
-    """Like `count_flops`, for a network that multiplies by convolutions only; saves the import of torch's compiler.
-
-    An empty batch goes through the network, on the host: on the meta device, torch's layers import the compiler.
+    Nothing is computed: an empty batch goes through a copy of the network, on the host, as torch's counter and its meta
+    device import the compiler. None where the network takes no empty batch, or computes nothing of one.
     """
     counted = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         nonlocal counted
-        assert isinstance(module, _CONVS)
-        over = inputs[0] if module.transposed else output
-        counted += 2 * module.weight.numel() * shape[0] * prod(over.shape[2:])
+        if isinstance(module, nn.Linear):
+            positions = prod(output.shape[1:-1])
+        else:
+            positions = prod((inputs[0] if getattr(module, "transposed", False) else output).shape[2:])
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        counted += 2 * weight.numel() * shape[0] * positions
 
     network_copy = copy.deepcopy(network).cpu().eval()
     for module in network_copy.modules():
-        if isinstance(module, _CONVS):
+        if isinstance(module, _COUNTED):
             module.register_forward_hook(count)
         elif isinstance(module, nn.modules.instancenorm._InstanceNorm):
             module.forward = torch.positive  # type: ignore[method-assign] # It refuses an empty batch.
-    with torch.no_grad():
-        network_copy(torch.empty(0, *shape[1:]))
-    return counted
+    try:
+        with torch.no_grad():
+            network_copy(torch.empty(0, *shape[1:]))
+    except Exception:  # the user's code may raise anything
+        return None
+    return counted or None

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hasten.config.patterns import first_few
 
 State = Mapping[str, Tensor]
 _LEAST = 0.05
 """Share of the numbers of the smaller side that must fit: names such as conv.weight are alike in any two networks."""
-_GRIDS = ("pos_embed", "position_embedding", "position_embeddings", "pos_embedding")
-"""Last parts of the names of learned positions, (1, tokens, features)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +36,12 @@ class Fit:
     """Saved names that the network has no place for."""
 
 
-def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
+def fit_weights(here: State, saved: State) -> Fit:
     """Match a saved state dict with a network's, by name and shape.
 
     The pair of prefixes under which most tensors are the same counts. Image channels: filters of the first layer are
-    shared out, so that equal channels give what they gave. Classes: tensors of the last layer stay. Learned positions
-    on a square or cubic grid are interpolated. Raises ValueError that names both sides where (next to) nothing fits.
+    shared out, so that equal channels give what they gave. Classes: tensors of the last layer stay. Raises ValueError
+    that names both sides where (next to) nothing fits.
     """
     prefixes = common_prefixes(here, saved)
     theirs, ours = prefixes
@@ -60,7 +57,7 @@ def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
         elif other.shape == value.shape:
             values[name] = other
             taken.append(name)
-        elif (fitted := _adapted(name, tuple(value.shape), other, channels, spatial_dims)) is not None:
+        elif (fitted := _adapted(tuple(value.shape), other, channels)) is not None:
             values[name], adapted[name] = fitted, f"{_sides(other)} in the file, {_sides(value)} here"
         else:
             why = "classes differ" if _differ_by(value, other, classes) else "another shape"
@@ -97,7 +94,7 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 def first_filters(weights: State) -> str:
     """Name of the first convolution's filters, which read the image; "" if there are none."""
-    return next((name for name, value in weights.items() if value.ndim >= 3 and not name.endswith(_GRIDS)), "")
+    return next((name for name, value in weights.items() if value.ndim >= 3), "")
 
 
 def last_weight(weights: Mapping[str, object]) -> str:
@@ -126,13 +123,9 @@ def _differ_by(one: Tensor, other: Tensor, pair: tuple[int, int] | None) -> bool
     return all(sides in (pair, (sides[0], sides[0])) for sides in zip(one.shape, other.shape, strict=True))
 
 
-def _adapted(
-    name: str, shape: tuple[int, ...], saved: Tensor, channels: tuple[int, int] | None, spatial_dims: int
-) -> Tensor | None:
+def _adapted(shape: tuple[int, ...], saved: Tensor, channels: tuple[int, int] | None) -> Tensor | None:
     if len(shape) != saved.ndim or not saved.is_floating_point():
         return None
-    if name.endswith(_GRIDS):
-        return resized_grid(saved, shape, spatial_dims)
     others = (*shape[:1], *shape[2:]) == (*saved.shape[:1], *saved.shape[2:])
     if len(shape) >= 3 and others and (shape[1], saved.shape[1]) == channels:
         return shared_channels(saved, shape[1])
@@ -151,29 +144,6 @@ def shared_channels(filters: Tensor, channels: int) -> Tensor:
     origin = torch.arange(channels) % old
     count = torch.bincount(origin, minlength=old).to(filters.dtype)[origin]
     return filters[:, origin] / count.view(1, -1, *(1,) * (filters.ndim - 2))
-
-
-def resized_grid(saved: Tensor, shape: tuple[int, ...], spatial_dims: int) -> Tensor | None:
-    """Positions (1, N, F) interpolated to `shape` (1, M, F); None where N or M is no square or cubic grid.
-
-    A class token in front of the grid stays. Linear along each axis.
-    """
-    if saved.ndim != 3 or (shape[0], shape[2]) != (saved.shape[0], saved.shape[2]):
-        return None
-    for tokens in (0, 1):
-        old, new = (_side(count - tokens, spatial_dims) for count in (saved.shape[1], shape[1]))
-        if old and new:
-            grid = saved[:, tokens:].movedim(1, 2).unflatten(2, (old,) * spatial_dims).float()
-            mode = "trilinear" if spatial_dims == 3 else "bilinear"
-            resized = functional.interpolate(grid, size=(new,) * spatial_dims, mode=mode, align_corners=False)
-            return torch.cat([saved[:, :tokens], resized.flatten(2).movedim(2, 1).to(saved.dtype)], dim=1)
-    return None
-
-
-def _side(count: int, dims: int) -> int:
-    """The side of a grid of `count` places; 0 where it has no equal sides."""
-    side = round(max(0, count) ** (1 / dims))
-    return side if side**dims == count else 0
 
 
 def _require(here: State, saved: State, values: State) -> None:

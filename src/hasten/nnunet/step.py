@@ -83,7 +83,6 @@ def make_step(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(probe_batch_size(setting.shape[0], device), *setting.shape[1:]),
         num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
-        replay=device.type == "cuda" and not setting.loss_asks_host,
     )  # fmt: skip
     variants = _variants(device) if setting.measured else [_usual(device)]
     if device.type == "cpu" and len(variants) > 1:
@@ -102,7 +101,7 @@ def make_step(
     )
     to_memory_format(bare, setting.spatial_dims, variant.channels_last)
     lay_out_moments(optimizer)
-    fused_norms(bare, bool(variant.fused_kernels))
+    fused_norms(bare, variant.fused_kernels)
     result, compiled = network, network is not bare and not setting.several_ranks
     if compiled and seconds and setting.idle:
         result, accelerators["compiled network"] = faster_compiled(bare, probe, variant, always=False)

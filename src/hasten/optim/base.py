@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,25 +95,8 @@ class BaseOptimizer(torch.optim.Optimizer):
                 loss = closure()
         amp = self._amp()
         if amp is not None:
-            with self._filled():
-                self._update(amp)
+            self._update(amp)
         return loss
-
-    @contextmanager
-    def _filled(self) -> Iterator[None]:
-        """Replace parameters that do not fill their memory, such as a matrix column, by contiguous copies meanwhile."""
-        strided = [
-            (each, each.data) for group in self.param_groups for each in group["params"]
-            if each.grad is not None and not each.is_contiguous() and not _fills_memory(each)
-        ]  # fmt: skip
-        for parameter, data in strided:
-            parameter.data = data.contiguous()
-        try:
-            yield
-        finally:
-            for parameter, data in strided:
-                data.copy_(parameter.data)
-                parameter.data = data
 
     def _update(self, amp: Amp) -> None:
         """Change the parameters and states of every group."""
@@ -166,16 +148,12 @@ class BaseOptimizer(torch.optim.Optimizer):
         return values
 
 
-def _fills_memory(value: Tensor) -> bool:
-    last = sum((side - 1) * step for side, step in zip(value.shape, value.stride(), strict=True))
-    return last + 1 == value.numel()
-
-
 def _state_like(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
     value = home.get(name)
     if value is None:
         value = home[name] = torch.zeros_like(like)
-        assert value.stride() == like.stride()
+        if value.stride() != like.stride():
+            raise ValueError(f"a parameter of {tuple(like.shape)} does not fill its memory; make it contiguous")
     elif value.stride() != like.stride() or value.device != like.device:
         value = home[name] = laid_as(like, value)
     return value
@@ -183,19 +161,18 @@ def _state_like(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
 
 def momentum_step(
     parameter: Tensor, gradient: Tensor, moment: Tensor, *, lr: float | Tensor, momentum: float, factor: float = 1.0,
-    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found_inf: Tensor | None = None,
+    weight_decay: float = 0.0, scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
     """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
 
-    In one pass. parameter, gradient, moment: of one shape. lr, scale, found_inf: () where they are tensors. With
-    `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so it is without
-    momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided gradient is
-    written back.
+    In one pass. parameter, gradient, moment: of one shape. lr, scale, found_inf: () where they are tensors. `factor` is
+    1 without momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided
+    gradient is written back.
     """
-    assert factor == 1.0 or (momentum != 0 and not nesterov)
+    assert factor == 1.0 or momentum != 0
     torch._fused_sgd_(
         [parameter], [gradient], [moment] if momentum != 0 else [],
-        lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=nesterov,
+        lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=False,
         maximize=False, is_first_step=False, grad_scale=scale, found_inf=found_inf,
     )  # fmt: skip
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hasten.config.schema import OptimizerName
 from hasten.config.settled import PlannedTrain
 from hasten.optim.base import lay_out_moments
-from hasten.optim.groups import delay_rates, exempt_parameters, param_groups, scale_rates, transposed_filters
+from hasten.optim.groups import exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
 from hasten.optim.schedule import FIRST, PacedSchedule, Schedule, one_cycle, scaled_rate, warmup_start
 
-__all__ = ["build_optimizer", "build_schedule", "fusion_of", "one_cycle", "paced_schedule"]
-
-_FUSED = {
-    "adamw": "AdamW with fused=True: one pass over the weights",
-    "sgd": "SGD with fused=True: one pass over the weights",
-    "muon": "filters of one shape are updated together; AdamW with fused=True on the rest",
-}
+__all__ = ["build_optimizer", "build_schedule", "one_cycle", "paced_schedule"]
 
 
 def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimizer:
@@ -32,15 +25,7 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
     optimizer = _optimizer(network, config)
     if config.lr_scale:
         scale_rates(optimizer, network, config.lr_scale, at="train.lr_scale")
-    if config.head_steps:
-        assert config.head is not None
-        delay_rates(optimizer, network, config.head, config.head_steps, at="train.head")
     return optimizer
-
-
-def fusion_of(name: OptimizerName) -> str:
-    """Text that says how an optimizer updates many weights at once."""
-    return _FUSED.get(name, "all weights are updated together, one operation after another")
 
 
 def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimizer:

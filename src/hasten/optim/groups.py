@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,14 +16,12 @@ _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Norm layers, whose parameters do not decay, whatever their number of dimensions."""
 
 
-def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:
+def param_groups(network: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
     """Groups for any torch optimizer: the weights that decay, then biases, norms and activations, which do not.
 
-    exempt: patterns of parameter names, as in `network.named_parameters()`, that do not decay either, such as
-    "*.position_embeddings". Every parameter is in one group, in the network's order; a group that would be empty is
-    left out. ValueError for a pattern that no name fits.
+    Every parameter is in one group, in the network's order; a group that would be empty is left out.
     """
-    exempt_ids = {id(parameter) for parameter in exempt_parameters(network, exempt)}
+    exempt_ids = {id(parameter) for parameter in exempt_parameters(network)}
     decay: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for parameter in network.parameters():
@@ -32,21 +30,11 @@ def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[st
     return [group for group in groups if group["params"]]
 
 
-def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[nn.Parameter]:
-    """Parameters that do not decay: of at most one dimension, of a norm, or with a name that fits a pattern."""
-    parameters = dict(network.named_parameters())
-    named = {name for pattern in patterns for name in fitting(list(parameters), pattern, at="exempt")}
-    norms = {
-        id(parameter)
-        for module in network.modules()
-        if isinstance(module, _NORMS)
-        for parameter in module.parameters(recurse=False)
-    }
-    return [
-        parameter
-        for name, parameter in parameters.items()
-        if parameter.ndim <= 1 or id(parameter) in norms or name in named
-    ]
+def exempt_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Parameters that do not decay: of at most one dimension, or of a norm."""
+    of_norms = (module.parameters(recurse=False) for module in network.modules() if isinstance(module, _NORMS))
+    norms = {id(parameter) for parameters in of_norms for parameter in parameters}
+    return [each for each in network.parameters() if each.ndim <= 1 or id(each) in norms]
 
 
 def scale_rates(
@@ -67,21 +55,6 @@ def scale_rates(
         return {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
 
     _divide(optimizer, lambda parameter: factor.get(id(parameter), 1.0), scaled)
-
-
-def delay_rates(
-    optimizer: torch.optim.Optimizer, network: nn.Module, first: Sequence[str], steps: int, *, at: str = "patterns"
-) -> None:
-    """Give parameters whose names match none of the patterns `first` a learning rate of 0 for `steps` steps, in place.
-
-    Splits the groups; those that wait store `lr_from`, which `set_rate` reads. Call it before the first step. Raises
-    ValueError, `at` naming the patterns, for a pattern that fits nothing.
-    """
-    parameters = dict(network.named_parameters())
-    early = {id(parameters[name]) for pattern in first for name in fitting(list(parameters), pattern, at=at)}
-    _divide(
-        optimizer, lambda parameter: id(parameter) in early, lambda _, is_early: {} if is_early else {"lr_from": steps}
-    )
 
 
 def _divide(

@@ -6,8 +6,7 @@ weight decay (biases, norms) take Adam's step as it is, and so does a layer whos
 
 NVLAMB (S. Sreenivas et al., "Pretraining BERT with layer-wise adaptive learning rates", NVIDIA technical blog 2019)
 differs in two ways: the gradients of the whole network are divided by their common norm before the moments see them,
-and every layer is scaled. NVIDIA's own code (Apex, `FusedLAMB(use_nvlamb=True, max_grad_norm=1.0)`) divides only
-where that norm exceeds `max_grad_norm`; `nvlamb=True` with a `max_grad_norm` is that one.
+and every layer is scaled.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from hasten.optim.base import Amp, BaseOptimizer, adamw_step, check_rates, norms
 class Lamb(BaseOptimizer):
     """LAMB, or NVIDIA's variant of it.
 
-    max_grad_norm: the norm of all gradients together is clipped to this first (timm and Apex: 1.0); None does not
-    clip, or, with `nvlamb`, divides by the norm whatever it is. trust_clip: no layer's step is scaled up (LAMBC).
-    always_adapt: scale the layers without weight decay too.
+    nvlamb: divide the gradients by their common norm, and scale the layers without weight decay too.
     """
 
     def __init__(
@@ -37,19 +34,10 @@ class Lamb(BaseOptimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         *,
-        max_grad_norm: float | None = None,
         nvlamb: bool = False,
-        trust_clip: bool = False,
-        always_adapt: bool = False,
     ) -> None:
         check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"betas[0]": betas[0], "betas[1]": betas[1]})
-        if max_grad_norm is not None and max_grad_norm <= 0:
-            raise ValueError(f"max_grad_norm is {max_grad_norm}; it must be above 0, or None")
-        defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "max_grad_norm": max_grad_norm, "nvlamb": nvlamb, "trust_clip": trust_clip,
-            "always_adapt": always_adapt or nvlamb,
-        }  # fmt: skip
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "nvlamb": nvlamb}
         super().__init__(params, defaults)
 
     def _update(self, amp: Amp) -> None:
@@ -70,14 +58,11 @@ class Lamb(BaseOptimizer):
 
     def _divisor(self, gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
         """(): divisor of all gradients before their moments; None if they are not divided."""
-        largest = self.defaults["max_grad_norm"]
-        if not gradients or (largest is None and not self.defaults["nvlamb"]):
+        if not gradients or not self.defaults["nvlamb"]:
             return None
         device = gradients[0][0].device
         norms = torch.cat([norms_of(each).to(device, non_blocking=True) for each in gradients])
         norm = amp.unscaled(torch.linalg.vector_norm(norms))
-        if largest is not None:
-            return (norm / largest).clamp_(min=1.0)
         return torch.where(norm > 0, norm, 1.0)
 
     def _directions(
@@ -98,8 +83,7 @@ class Lamb(BaseOptimizer):
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:
         """(N,): factor of each update besides the learning rate."""
-        if group["weight_decay"] == 0 and not group["always_adapt"]:
+        if group["weight_decay"] == 0 and not group["nvlamb"]:
             return torch.ones(len(parameters), device=parameters[0].device)
         weights, steps = norms_of(parameters), norms_of(updates)
-        ratios = torch.where((weights > 0) & (steps > 0), weights / steps, 1.0)
-        return ratios.clamp_(max=1.0) if group["trust_clip"] else ratios
+        return torch.where((weights > 0) & (steps > 0), weights / steps, 1.0)

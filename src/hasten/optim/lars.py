@@ -19,8 +19,8 @@ from hasten.optim.base import Amp, BaseOptimizer, check_rates, momentum_step, no
 class Lars(BaseOptimizer):
     """SGD with momentum and layer-wise adaptive rates.
 
-    trust: share of its weights' norm that a layer moves at a learning rate of 1. trust_clip: no layer's rate exceeds
-    the learning rate (LARC). always_adapt: scale the layers without weight decay too, which else take SGD's step.
+    trust: share of its weights' norm that a layer moves at a learning rate of 1. Layers without weight decay take SGD's
+    step.
     """
 
     def __init__(
@@ -30,41 +30,27 @@ class Lars(BaseOptimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         *,
-        nesterov: bool = False,
         trust: float = 0.001,
         eps: float = 1e-8,
-        trust_clip: bool = False,
-        always_adapt: bool = False,
     ) -> None:
         check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"momentum": momentum})
-        if nesterov and momentum == 0:
-            raise ValueError("nesterov needs a momentum above 0")
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "trust": trust,
-            "eps": eps,
-            "trust_clip": trust_clip,
-            "always_adapt": always_adapt,
-        }
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "eps": eps}
         super().__init__(params, defaults)
 
     def _update(self, amp: Amp) -> None:
         for group in self.param_groups:
-            kwargs = {"lr": group["lr"], "momentum": group["momentum"], "nesterov": group["nesterov"]}
+            kwargs = {"lr": group["lr"], "momentum": group["momentum"]}
             for parameters, gradients in self._moving(group):
                 moments = self._moments(parameters, "momentum_buffer")
                 moving = list(zip(parameters, gradients, moments, strict=True))
-                if group["weight_decay"] == 0 and not group["always_adapt"]:
+                if group["weight_decay"] == 0:
                     for one in moving:
                         momentum_step(*one, **kwargs, scale=amp.scale, found_inf=amp.found_inf)
                     continue
                 ratios = _ratios(parameters, gradients, group, amp)
                 if amp.scale is not None:
                     torch._foreach_div_(gradients, amp.scale)
-                if self._reads(ratios) and group["momentum"] > 0 and not group["nesterov"]:
+                if self._reads(ratios) and group["momentum"] > 0:
                     # As numbers that the kernel multiplies by anyway, they spare it writing the scaled gradients.
                     for one, ratio in zip(moving, ratios.tolist(), strict=True):
                         momentum_step(*one, **kwargs, factor=ratio, weight_decay=group["weight_decay"])
@@ -78,5 +64,4 @@ def _ratios(parameters: list[Tensor], gradients: list[Tensor], group: dict[str, 
     """(N,): factor of the gradient and the weight decay of each layer."""
     weights, slopes = norms_of(parameters), amp.unscaled(norms_of(gradients))
     ratios = group["trust"] * weights / (slopes + group["weight_decay"] * weights + group["eps"])
-    ratios = torch.where((weights > 0) & (slopes > 0), ratios, 1.0)
-    return (ratios / group["lr"]).clamp_(max=1.0) if group["trust_clip"] else ratios
+    return torch.where((weights > 0) & (slopes > 0), ratios, 1.0)

@@ -190,14 +190,13 @@ def warmup_start(batch_size: int, reference_batch: int) -> float:
     return reference_batch / batch_size if batch_size > reference_batch else FIRST
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it).
 
-    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it, and one with an `lr_from`
-    (of `delay_rates`) nothing before that 0-based step.
+    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it.
     """
     for group in optimizer.param_groups:
-        value = rate * group.get("lr_scale", 1.0) if step >= group.get("lr_from", 0) else 0.0
+        value = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
         else:

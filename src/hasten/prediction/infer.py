@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.config.schema import FusedKernels, Triple
+from hasten.config.schema import Triple
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import divisor
 from hasten.nets.surgery.gpu_forms import gpu_forms
@@ -53,7 +53,7 @@ class Inference:
     channels_last: bool
     spatial_dims: int
     device: torch.device
-    fused_kernels: FusedKernels = False
+    fused_kernels: bool = False
     """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
     `fused_norms`."""
     mode: Mode = "gaussian"

@@ -103,7 +103,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
         shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
         # As in training, which chose the layout.
         operate_built(network, lambda: small_image(*shape).to(target), biases=False)
-        fused_norms(network, bool(how.fused_kernels))
+        fused_norms(network, how.fused_kernels)
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(memory_format=layout).eval(),  # type: ignore[call-overload]

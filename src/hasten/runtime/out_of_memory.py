@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,54 +45,23 @@ def out_of_memory_ends_block(on: bool = True) -> Iterator[None]:
 def memory_mistakes(
     config: PlannedRun, fingerprint: Fingerprint, *, num_outputs: int, device: torch.device, num_ranks: int = 1
 ) -> list[str]:
-    """Sizes that no step could hold in all the memory of `device`, with what would fit.
+    """Sizes that no step could hold in all the memory of `device`.
 
-    And spacings at which a case does not fit into host memory while it is prepared.
-
-    Lower bounds only: float32 images and uint8 labels of a batch, scores of a window, weights and gradients of the
-    convolutions between levels. What passes may still be too much.
+    Lower bounds only: float32 images and uint8 labels of a rank's batch, and scores of a window. What passes may still
+    be too much.
     """
-    patch, window, batch_size = config.sample.patch, config.infer.patch, config.sample.batch_size
-    channels = config.network.channels
-    num_channels, total = len(fingerprint.channels), _total_memory(device)
-    has = f"{device} has {size_text(total)}"
-    voxels = f"use {total // (4 * num_channels + 1)} voxels at most, and fewer with what a step needs besides"
-    sample = math.prod(patch) * (4 * num_channels + 1)
-    batch = -(-batch_size // num_ranks)
-    mistakes = []
-    if sample > total:
-        mistakes.append(f"sample.patch: one patch of {list(patch)} takes {size_text(sample)}, but {has}; {voxels}")
-    elif batch * sample > total:
-        mistakes.append(
-            f"sample.batch_size: {batch} patches of {list(patch)} take {size_text(batch * sample)}, but {has}: "
-            f"{total // sample} of them at most, and fewer with what a step needs besides"
-        )
-    scores = 4 * math.prod(window) * (num_channels + num_outputs)
-    if window != patch and scores > total:
-        mistakes.append(f"infer.patch: one window of {list(window)} takes {size_text(scores)}, but {has}; {voxels}")
-    host, case = _total_memory(torch.device("cpu")), int(4 * num_channels * _largest_case(config, fingerprint))
-    if case > host:
-        mistakes.append(
-            f"prepare.spacing: with voxels of {list(config.prepare.spacing or ())} mm the largest case takes "
-            f"{size_text(case)}, but the host has {size_text(host)}; use coarser voxels"
-        )
-    weights = sum(2 * 4 * 9 * fine * coarse for fine, coarse in itertools.pairwise(channels)) // num_ranks
-    if weights > total:
-        mistakes.append(
-            f"network.channels: {list(channels)} have {size_text(weights)} of weights and gradients or more, but "
-            f"{has}; use fewer"
-        )
-    return mistakes
-
-
-def _largest_case(config: PlannedRun, fingerprint: Fingerprint) -> float:
-    """Voxels of the largest prepared case, or a part of them where its surroundings may be cropped before."""
-    spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
-    voxels = max(
-        math.prod(size * at / (target or at) for size, at, target in zip(shape, spacings, spacing, strict=True))
-        for shape, spacings in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
-    )
-    return voxels * (0.1 if config.prepare.crop_foreground else 1.0)
+    channels, total = len(fingerprint.channels), _total_memory(device)
+    patch, window, batch = config.sample.patch, config.infer.patch, -(-config.sample.batch_size // num_ranks)
+    of_batch = batch * math.prod(patch) * (4 * channels + 1)
+    sizes = {
+        f"sample.patch, sample.batch_size: {batch} patches of {list(patch)}": of_batch,
+        f"infer.patch: scores of a window of {list(window)}": 4 * math.prod(window) * (channels + num_outputs),
+    }
+    return [
+        f"{what} take {size_text(size)}, but {device} has {size_text(total)}; give less"
+        for what, size in sizes.items()
+        if size > total
+    ]
 
 
 def _total_memory(device: torch.device) -> int:

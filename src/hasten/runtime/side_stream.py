@@ -11,9 +11,6 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-_WARM_UP = 3
-"""Calls before one is captured."""
-
 
 class SideStream:
     """A separate stream, on which work is run or captured."""
@@ -55,19 +52,3 @@ class SideStream:
                 torch._C._cuda_releasePool(self.stream.device.index, pool)
             raise
         return graph, result
-
-
-def graph_of(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A graph of `call`, and where its result will lie, after calls in which libraries make handles and workspaces.
-
-    Raises RuntimeError for a call that can't be captured.
-    """
-    side, nothing = SideStream(device), torch.empty(0, device=device)
-
-    def warm() -> Tensor:
-        call()
-        return nothing
-
-    for _ in range(_WARM_UP):
-        side.run(warm)
-    return side.capture(call)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from hasten.config.schema import FusedKernels, TrainConfig
+from hasten.config.schema import TrainConfig
 from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
 
@@ -27,12 +27,11 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 class Variant:
     precision: Precision
     channels_last: bool
-    fused_kernels: FusedKernels = False
+    fused_kernels: bool = False
     """Which of Hasten's kernels run on a GPU (train.fused_kernels)."""
 
     def __str__(self) -> str:
-        fused = {False: "", "norms": "fused norms", True: "fused"}[self.fused_kernels]
-        parts = (self.precision, "channels-last" * self.channels_last, fused)
+        parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)
         return " ".join(part for part in parts if part)
 
 
@@ -44,41 +43,34 @@ def variant_of(train: TrainConfig) -> Variant:
     return Variant(precision=train.precision, channels_last=train.channels_last, fused_kernels=fused)
 
 
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether a GPU has matrix units for bf16."""
+    return torch.cuda.get_device_capability(device) >= FAST_BF16
+
+
 def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
     """The variants that `train` leaves open; the first one is the reference that the others are compared with.
 
-    bf16 is left out on a processor that emulates it. On a GPU with fast bf16, float32 is included only to validate the
-    results of the others; TF32 is never faster there.
+    bf16 is left out on a processor that emulates it. Hasten's kernels go with channels-last: measured on an H100, they
+    are slower without it, and it without them. On a GPU with fast bf16, these three were the fastest each time, so that
+    float32 is there to validate the results only.
     """
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
-    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FAST_BF16
-    precisions: list[Precision] = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
-    if train.precision is not None:
-        precisions = [train.precision]
-    elif device.type == "cpu":
-        precisions = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
     if device.type == "cpu":
+        precisions: list[Precision] = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
+        precisions = precisions if train.precision is None else [train.precision]
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
-    return reference + [
+    laid_out = [(last, last if train.fused_kernels is None else train.fused_kernels) for last in formats]
+    precisions = ["fp32", "tf32", "bf16"] if train.precision is None else [train.precision]
+    if train.precision is None and has_fast_bf16(device):
+        reference = Variant(precision="fp32", channels_last=formats[0])
+        last, fused = laid_out[-1]
+        return [reference, Variant(precision="bf16", channels_last=last, fused_kernels=fused)]
+    return [
         Variant(precision=precision, channels_last=last, fused_kernels=fused)
-        for precision in precisions for last in formats for fused in _fused(train, precision, last)
-    ]  # fmt: skip
-
-
-def _fused(train: TrainConfig, precision: Precision, channels_last: bool) -> list[FusedKernels]:
-    """Which of Hasten's kernels are compared on a GPU, all of them last.
-
-    Measured on an H100, they are slower without channels-last, and that without them. Convolutions of few channels have
-    kernels in channels-last and 16 bits only.
-    """
-    if train.fused_kernels is not None:
-        return [train.fused_kernels]
-    if train.channels_last is None and not channels_last:
-        return [False]
-    none: list[FusedKernels] = [False] if train.channels_last is not None else []
-    norms: list[FusedKernels] = ["norms"] if channels_last and precision in ("bf16", "fp16") else []
-    return [*none, *norms, True]
+        for precision in precisions
+        for last, fused in laid_out
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hasten.config.patterns import first_few
 from hasten.observe.cpu_load import BUSY
-from hasten.observe.values import integer, number, number_in
+from hasten.observe.values import integer, number
 from hasten.report.words import share
 from hasten.scaling.logs import MEASURED, SINGLE, Log, read_logs
 
@@ -331,54 +331,23 @@ _MODES = {
 def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
     """Sentences with reasons to doubt the figures, and sentences with other notes."""
     logs = list({log.source: log for one in series for log in one.logs}.values())
-    doubts = [*_one_machine(logs), *_unlike(logs)]
+    doubts = []
+    on_cpu = [log for log in logs if log.machine and not log.machine.get("gpus")]
+    if any(log.world > 1 for log in on_cpu):
+        cores = max(cpu_cores(log) or 0 for log in on_cpu)
+        doubts.append(
+            f"All workers shared one machine of {cores} cores, and its memory bandwidth and caches, which more "
+            "processes don't make more of."
+        )
+    # Settings that runs chose by measuring, and devices.
+    for name in (*MEASURED, "device"):
+        values = sorted({str(log.machine.get(name)) for log in logs if log.machine})
+        if len(values) > 1:
+            doubts.append(f"{name} was not the same in all runs ({', '.join(values)}), which changes their speed.")
     modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
     if len(modes) > 1:
         doubts.append(f"{' and '.join(modes)} scaling are mixed here; study each in its own folder.")
     return doubts, [_MODES[modes[0]]] if len(modes) == 1 else []
-
-
-def _one_machine(logs: Sequence[Log]) -> list[str]:
-    """Workers on one CPU share its hardware, unlike workers with a GPU each."""
-    cpu_logs = [log for log in logs if log.machine and not log.machine.get("gpus")]
-    if not any(log.world > 1 for log in cpu_logs):
-        return []
-    cores = max(cpu_cores(log) or 0 for log in cpu_logs)
-    note = (
-        f"All workers shared one machine of {cores} cores, and its memory bandwidth and caches, which more processes "
-        "don't make more of."
-    )
-    used = {log.world: log.world * number_in(str(log.machine.get("threads"))) for log in cpu_logs}
-    if len(used) > 1 and len(set(used.values())) == 1:
-        total = next(iter(used.values()))
-        note += (
-            f" Every count of workers used {total:g} threads in all, so the hardware allows about 1x, and what is above"
-            " it is what one process loses with many threads. With one thread a worker each has the same share at any "
-            "count."
-        )
-    return [note]
-
-
-def _unlike(logs: Sequence[Log]) -> list[str]:
-    """Settings that runs chose by measuring, where compared runs chose differently."""
-    sentences = []
-    for name in MEASURED:
-        by_value: dict[str, set[int]] = {}
-        for log in logs:
-            if log.machine:
-                by_value.setdefault(str(log.machine.get(name)), set()).add(log.world)
-        if len(by_value) > 1:
-            each = ", ".join(
-                f"{value} with {', '.join(map(str, sorted(worlds)))}" for value, worlds in by_value.items()
-            )
-            sentences.append(
-                f"train.{name} was not the same in all runs ({each} workers), which changes their speed; "
-                "set it in the YAML."
-            )
-    devices = sorted({str(log.machine.get("device")) for log in logs if log.machine})
-    if len(devices) > 1:
-        sentences.append(f"The runs were on unlike devices ({', '.join(devices)}), which can't be compared.")
-    return sentences
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

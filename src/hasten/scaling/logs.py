@@ -10,11 +10,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
+from hasten.config.patterns import first_few
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
@@ -176,55 +178,37 @@ MEASURED = ("precision", "channels_last", "compile", "capture")
 class StudyEntry:
     """One run in scale.json."""
 
-    world: int
-    strategy: str
-    seed: int
-    folder: str
+    world: Annotated[int, Field(ge=1)]
+    strategy: Annotated[str, Field(pattern="^[a-z][a-z0-9_-]*$")]
+    seed: int = 0
+    folder: Annotated[str, Field(min_length=1)]
     mode: str = ""
     status: str = ""
     seconds: float | None = None
     """Wall time from the launcher's start to its end."""
     threads: int | None = None
     """Threads of each process."""
-    others_cores: float = 0.0
+    others_cores: float | None = None
     """Cores that other programs used meanwhile."""
     why: str = ""
     """Reason why a run failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Study:
+    runs: list[StudyEntry]
+
+
 def study_entries(folder: Path) -> list[StudyEntry]:
-    """The runs that the folder's scale.json names. Raises ValueError naming the file and the field."""
+    """The runs that the folder's scale.json names. Raises ValueError naming the file and the fields."""
     path = folder / RUNS_JSON
     try:
-        runs = mapping(json.loads(path.read_text(encoding="utf-8"))).get("runs")
-    except (OSError, ValueError, RecursionError) as error:
+        return TypeAdapter(_Study).validate_json(path.read_bytes()).runs
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise ValueError(f"{path}: {first_few(wrong)}; write it anew with `hasten scale`") from None
+    except OSError as error:
         raise ValueError(f"{path}: can't be read ({error}); write it anew with `hasten scale`") from None
-    if not isinstance(runs, list):
-        raise ValueError(f'{path}: has no list "runs"; `hasten scale` and `hasten slurm collect` write one')
-    return [_entry(f"{path}: runs[{place}]", entry) for place, entry in enumerate(runs)]
-
-
-def _entry(at: str, entry: Any) -> StudyEntry:
-    fields = mapping(entry)
-    world, strategy, name = integer(fields.get("world")), fields.get("strategy"), fields.get("folder")
-    if world is None or world < 1:
-        raise ValueError(f"{at}.world: must be 1 or more (given {fields.get('world')!r})")
-    if not isinstance(strategy, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", strategy):
-        raise ValueError(f"{at}.strategy: must be a strategy's name, such as ddp (given {strategy!r})")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{at}.folder: must name the run's folder (given {name!r})")
-    return StudyEntry(
-        world=world,
-        strategy=strategy,
-        seed=integer(fields.get("seed")) or 0,
-        folder=name,
-        mode=str(fields.get("mode") or ""),
-        status=str(fields.get("status") or ""),
-        seconds=number(fields.get("seconds")),
-        threads=integer(fields.get("threads")),
-        others_cores=number(fields.get("others_cores")) or 0.0,
-        why=str(fields.get("why") or ""),
-    )
 
 
 def is_run(folder: Path) -> bool:

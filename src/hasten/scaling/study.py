@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
-from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.progress import SHOWN
@@ -30,6 +29,8 @@ from hasten.sample.share import share_mistake
 from hasten.scaling.analyse import workers
 from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode
 from hasten.training.plan import RunPlan, plan_run
+
+Config = TypeVar("Config", bound=RunConfig)
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""
@@ -91,6 +92,31 @@ def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
         train=dataclasses.replace(config.train, seed=arm.seed),
         distribute=dataclasses.replace(config.distribute, strategy=arm.strategy),
     )
+
+
+def weakly_scaled(config: Config, world: int, batch: int) -> Config:
+    """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before.
+
+    batch: its sample.batch_size. Steps and intervals that are open stay so.
+    """
+    if world == 1:
+        return config
+    train = config.train
+    return dataclasses.replace(
+        config,
+        sample=dataclasses.replace(config.sample, batch_size=batch * world),
+        train=dataclasses.replace(
+            train,
+            learning_rate_batch=train.learning_rate_batch or batch,
+            steps=_scaled_steps(train.steps, world),
+            validate_every=_scaled_steps(train.validate_every, world),
+            checkpoint_every=_scaled_steps(train.checkpoint_every, world),
+        ),
+    )
+
+
+def _scaled_steps(steps: int | None, world: int) -> int | None:
+    return None if steps is None else -(-steps // world)
 
 
 def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None:
@@ -255,13 +281,12 @@ def _study_record(out: Path, base: RunConfig, options: StudyRequest) -> dict[str
         raise ValueError(f"--out {out}: can't be used ({error}); choose another folder") from None
     if not (out / BASE_YAML).is_file() or not isinstance(existing.get("runs"), list) or _SETTINGS not in existing:
         raise ValueError(f"--out {out}: is not empty and holds no study to continue; choose another folder")
-    before = dict(words.flat({**to_dict(load_run(out / BASE_YAML)), "scale": existing[_SETTINGS]}))
-    now = dict(words.flat({**to_dict(base), "scale": settings}))
-    changed = [f"{name} {before.get(name)} -> {now.get(name)}" for name in now if before.get(name) != now.get(name)]
+    before, now = to_dict(load_run(out / BASE_YAML)), to_dict(base)
+    changed = [name for name in now if before[name] != now[name]] + ["scale"] * (existing[_SETTINGS] != settings)
     if changed:
         raise ValueError(
-            f"--out {out}: holds a study of other settings ({'; '.join(changed[:4])}); choose another folder, or give "
-            "those settings to continue it"
+            f"--out {out}: holds a study of other settings ({', '.join(changed)}); choose another folder, or give the "
+            f"settings of {BASE_YAML} to continue it"
         )
     return existing
 

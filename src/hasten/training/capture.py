@@ -204,7 +204,7 @@ class CapturedStep:
         self.load(index)
         self._share.fill_(average_share(index, update.average_decay))
         if update.schedule is not None:
-            set_rate(update.optimizer, update.schedule(index), index)
+            set_rate(update.optimizer, update.schedule(index))
         for rate, group in zip(self._rates, update.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
 

@@ -13,7 +13,7 @@ from hasten.cache.arena import Arena
 from hasten.checkpoint.recorded_split import require_same_cases
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
-from hasten.config.schema import FusedKernels, RunConfig
+from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
 from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0
@@ -24,7 +24,7 @@ from hasten.nets.build import Loss
 from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
-from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
+from hasten.optim.build import build_optimizer, paced_schedule
 from hasten.optim.schedule import PacedSchedule
 from hasten.prediction.infer import inference_of
 from hasten.runtime.allocator import keep_freed_memory
@@ -49,7 +49,7 @@ from hasten.training.choose.autotune import (
 from hasten.training.choose.budget import choose_scale, with_scale
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents
-from hasten.training.initial import Start, start_of, with_head
+from hasten.training.initial import Start, start_of
 from hasten.training.plan import RunPlan, plan_run, tell_data, tell_network, with_train
 from hasten.training.prepare_cases import homes_of, prepare_cases
 from hasten.training.ranks import rank_mistakes, share_of
@@ -162,7 +162,6 @@ def compose_run(
         steps = run_on_rank0(strategy.world, lambda: steps_to_come(planned, experiments, step_seconds), group=group)
         if not resume:
             planned = with_fitted_stages(planned, steps)
-    planned = with_head(planned, network, start)  # which layers train first on loaded weights
     dims, device, variant = planned.case_set.spatial_dims, planned.device, variant_of(planned.config.train)
     to_memory_format(network, dims, variant.channels_last)  # the optimizer's moments get it too
     # 3. Which activations are kept, and so which batch fits.
@@ -196,7 +195,7 @@ def compose_run(
         step = make_step(
             train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, autotune=autotune
         )
-    accelerators["fused optimizer"] = Accelerator(True, "default", fusion_of(train.optimizer))
+    accelerators["fused optimizer"] = Accelerator(True, "default", "all weights are updated together")
     accelerators |= homes_of(arena, rank_cases)
     if start is not None:
         accelerators["weights to start from"] = Accelerator(True, "user", start.summary())
@@ -251,7 +250,7 @@ def make_step(
     device: torch.device,
     *,
     called: nn.Module | None = None,
-    fused: FusedKernels = False,
+    fused: bool = False,
     autotune: bool = False,
 ) -> TrainStep:
     """The step and its optimizer. network: uncompiled, as it owns the weights. called: the form of it that is called,

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn, serialization
+from torch import Tensor, serialization
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.files import expanded, first_line, hash_file
-from hasten.nets.weights import Fit, fit_weights, last_weight
-from hasten.training.plan import RunPlan, build_net, with_train
+from hasten.nets.weights import Fit, fit_weights
+from hasten.training.plan import RunPlan, build_net
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
 """Keys under which a file may hold the state dict, likelier ones first."""
@@ -90,22 +90,6 @@ def _rows(title: str, names: list[str]) -> list[str]:
     return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
 
 
-def with_head(planned: RunPlan, network: nn.Module, start: Start | None) -> RunPlan:
-    """`planned` with `train.head` filled in, with names of `network`, if train.head_steps asks for it.
-
-    These are the layers that the file does not initialise, or else the last one. start: None only where the head is
-    known already.
-    """
-    train = planned.config.train
-    if not train.head_steps or train.head is not None:
-        return planned
-    assert start is not None
-    names = [name for name, _ in network.named_parameters()]
-    initialised = tuple(name for name in names if name in start.fit.left)
-    layer = last_weight(network.state_dict()).rpartition(".")[0]
-    return with_train(planned, head=initialised or tuple(name for name in names if name.rpartition(".")[0] == layer))
-
-
 def start_of(planned: RunPlan) -> Start | None:
     """What network.weights names, fitted to the planned network; None where nothing is named.
 
@@ -125,7 +109,7 @@ def fit_file(path: str | Path, planned: RunPlan) -> Start:
     saved = read_weights(path)
     state = build_net(planned).cpu().state_dict()
     try:
-        fit = fit_weights(state, saved.weights, spatial_dims=planned.case_set.spatial_dims)
+        fit = fit_weights(state, saved.weights)
     except ValueError as error:
         raise ValueError(f"{saved.path}: {error}") from None
     return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))

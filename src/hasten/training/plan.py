@@ -35,7 +35,7 @@ from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
 from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
-from hasten.nets.size import count_conv_flops, count_flops, count_parameters
+from hasten.nets.size import count_flops, count_parameters
 from hasten.observe.clock import Clock
 from hasten.prediction.ensemble import check_network
 from hasten.runtime.device import pick_device
@@ -130,12 +130,11 @@ def tell_network(planned: RunPlan, clock: Clock) -> None:
 
 def network_size(planned: RunPlan) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
-    dims, network = planned.case_set.spatial_dims, planned.config.network
+    dims = planned.case_set.spatial_dims
     shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
     with torch.random.fork_rng(devices=[]):
         module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
-    count = count_conv_flops if network.name in ("unet", "plainconvunet", "residualencoderunet") else count_flops
-    return {"parameters": count_parameters(module), "forward_flops": count(module, shape)}
+    return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
 
 
 def plan_run(config: RunConfig, *, world: World | None = None, device: torch.device | None = None) -> RunPlan:

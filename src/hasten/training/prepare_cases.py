@@ -9,7 +9,7 @@ from functools import partial
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
 from hasten.config.decision import Accelerator, Accelerators
-from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases
+from hasten.distribute.case_assignment import RankCases, part_balance, rank_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.observe.clock import Clock
@@ -99,7 +99,7 @@ def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
     )
     parts.arena(0)
     if world.first:
-        log.info("training cases in parts\n%s", part_table(parts.assignment, share.size))
+        log.info("training cases: %s", part_balance(parts.assignment))
     return parts
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.config.schema import FusedKernels
 from hasten.distribute.strategy import Strategy, alone
 from hasten.nets.build import Loss
 from hasten.nets.surgery.gpu_forms import gpu_forms
@@ -36,7 +35,7 @@ class TrainStep:
     device: torch.device
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss over a whole batch sees one piece at a time."""
-    fused_kernels: FusedKernels = False
+    fused_kernels: bool = False
     """Run the forward pass in `gpu_forms`, on a GPU in channels-last; norms are switched by `fused_norms`. Not for a
     compiled network: the compiler chooses its own forms.
     """

@@ -58,7 +58,7 @@ class Update:
     def apply(self, index: int) -> None:
         """Clip, update and average after the last piece of 0-based step `index`, and drop the gradients."""
         if self.schedule is not None:
-            set_rate(self.optimizer, self.schedule(index), index)
+            set_rate(self.optimizer, self.schedule(index))
         scaled = self.scaler is not None and self.scaler.is_enabled()
         if scaled:
             assert self.scaler is not None

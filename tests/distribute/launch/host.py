@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hasten.distribute.launch.command import launch
+from hasten.distribute.launch.agent import launch
 from hasten.distribute.launch.job import Job
 
 RANK = Path(__file__).parent / "rank.py"

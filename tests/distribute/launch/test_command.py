@@ -17,9 +17,8 @@ import psutil
 import pytest
 import torch
 
-from hasten.distribute.launch.command import launch
+from hasten.distribute.launch.agent import launch
 from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.parent_watch import is_alive
 
 RANK = Path(__file__).parent / "rank.py"
 STEPS = 24
@@ -73,6 +72,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; false for a zombie too."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -168,17 +175,6 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
-def test_a_launcher_that_is_told_to_stop_continues_a_stopped_rank(tmp_path: Path) -> None:
-    with training(tmp_path) as launcher:
-        psutil.Process(launcher.pid).children()[1].suspend()
-        launcher.send_signal(signal.SIGTERM)
-        assert launcher.communicate(timeout=600)[1] == ""
-    assert launcher.returncode == 143
-    assert {path.name for path in tmp_path.glob("stopped-*")} == {"stopped-0", "stopped-1"}
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
     """Rank 0 stands still as well, in a collective."""
@@ -187,23 +183,9 @@ def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
     lines = message.splitlines()
     assert "rank 1 of 2" in lines[0]
     assert "made no step after step 5" in lines[0]
-    assert lines[1:3] == ["what it was doing:", "  Thread MainThread (most recent call last):"]
-    assert "time.sleep(3600)" in message
+    assert lines[1] == "what it was doing:"
+    assert "in _inject" in message
     assert lines[-3].endswith(": waited for rank 1 after step 6") or lines[-3].endswith(": ended as rank 1 was gone")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> None:
-    """It can't end itself, nor does it hear a SIGTERM."""
-    before = set(psutil.Process().children())  # of other tests, such as a tracker's server
-    code, message = start(tmp_path, faults="stop@1:6", stall_s=3.0)
-    assert code == 124
-    lines = message.splitlines()
-    assert lines[0].startswith("error: rank 1 of 2 on ")
-    assert lines[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
-    assert lines[1].endswith(": ended as rank 1 was gone") or lines[1].endswith(": waited for rank 1 after step 6")
-    assert set(psutil.Process().children()) <= before
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,8 @@ def test_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ["kill", "kill@1", "kill@1:x", "burn@1:5", "kill@-1:5", "kill@1:5;hang@0:1"])
 def test_what_is_no_fault(text: str) -> None:
-    with pytest.raises(ValueError, match=r"kind@rank:step .*kill, stop, hang, oom, sigterm, error"):
+    with pytest.raises(ValueError, match=r"kind@rank:step .*kill, hang, oom, sigterm, error"):
         read_faults(text)
-
-
-def test_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert faults_of(RANK, tmp_path) is None
-    monkeypatch.setenv(VARIABLE, "kill@0:5")
-    assert faults_of(RANK, tmp_path) is None
 
 
 def test_each_happens_once_even_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,16 +35,3 @@ def test_each_happens_once_even_after_a_restart(tmp_path: Path, monkeypatch: pyt
     again(5)
     with pytest.raises(RuntimeError, match="after step 7"):
         again(7)
-
-
-def test_a_signal_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "sigterm@1:1")
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        befall = faults_of(RANK, tmp_path)
-        assert befall is not None
-        befall(1)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]

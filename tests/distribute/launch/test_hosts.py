@@ -16,8 +16,7 @@ import psutil
 import pytest
 import torch
 
-from hasten.distribute.launch.parent_watch import is_alive
-from tests.distribute.launch.test_command import start, wait_for
+from tests.distribute.launch.test_command import is_alive, start, wait_for
 
 HOST = Path(__file__).parent / "host.py"
 PORT = 29611
@@ -110,26 +109,23 @@ def test_a_host_that_is_cut_off_ends_the_job_on_both_sides(hosts: tuple[str, str
             assert time.monotonic() < until, [launcher.poll() for launcher in launchers]
             time.sleep(0.1)
         ip("-n", hosts[1], "link", "set", "wire", "down")
-        (code_a, told_a), (code_b, told_b) = ended(launchers, 120)
-    assert code_a != 0
-    assert code_b != 0
-    assert told_a.splitlines()[0].startswith("error: lost ")
-    assert "(node 1)" in told_a.splitlines()[0]
-    assert told_b.splitlines()[0].startswith("error: lost ")
-    assert "(node 0)" in told_b.splitlines()[0]
-    for message in (told_a, told_b):
-        assert "resume from" in message or "start again: AGAIN" in message
+        both = ended(launchers, 120)
+    for code, message in both:
+        assert code != 0
+        assert message.splitlines()[0].startswith("error: rank ")
+        assert "start again: AGAIN" in message
 
 
-def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path: Path) -> None:
+def test_a_failure_on_one_host_ends_the_job_on_both(hosts: tuple[str, str], tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HASTEN_FAULT", "error@1:3")
         with started(hosts, tmp_path, "12") as launchers:
-            both = ended(launchers, 120)
-    for code, message in both:
-        assert code == 1
-        assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert "RuntimeError: error injected after step 3" in message
+            (other, told_other), (code, message) = ended(launchers, 120)
+    assert code == 1
+    assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
+    assert "RuntimeError: error injected after step 3" in message
+    assert other != 0
+    assert "the cause is in the report of another host" in told_other
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -145,17 +141,4 @@ def test_a_launcher_that_is_killed_ends_the_job_on_both_sides(
         assert not any(is_alive(rank) for rank in ranks)
     code, text = output[1 - node]
     assert code == 1
-    (error,) = (line for line in text.splitlines() if line.startswith("error: "))
-    assert error.startswith("error: lost ")
-    assert f"(node {node})" in error
-
-
-def test_a_rank_that_is_stopped_is_named_on_both_hosts(hosts: tuple[str, str], tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HASTEN_FAULT", "stop@1:3")
-        with started(hosts, tmp_path, "12", "slow") as launchers:
-            both = ended(launchers, 120)
-    for code, message in both:
-        assert code == 124
-        assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert message.splitlines()[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
+    assert "error: rank " in text

@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import pytest
-
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.distribute.launch.job_fingerprint import code_hash, settings_hash, start_facts
-from tests.distribute.ranks import run_ranks
 
 FINGERPRINT = Fingerprint(
     name="made up",
@@ -58,13 +55,3 @@ def test_any_line_of_the_code_counts(tmp_path: Path) -> None:
     changed = code_hash(tmp_path)
     (tmp_path / "part" / "a.py").rename(tmp_path / "part" / "b.py")
     assert len({before, changed, code_hash(tmp_path)}) == 3
-
-
-@pytest.mark.timeout(90)
-def test_one_rank_tells_what_differs() -> None:
-    first, second = run_ranks("tests.distribute.launch.facts_rank", 2)
-    assert first["same"] == second["same"] == "same"
-    for what, name in (("data", "the data"), ("code", "hasten's code")):
-        assert first[what].startswith(f"{name}: rank 1 on ")
-        assert first[what].endswith("give all nodes the same")
-        assert second[what] == "other"

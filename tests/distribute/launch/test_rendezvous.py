@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hasten.distribute.launch.exit_status import End
-from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.rendezvous import Rendezvous, join
+from hasten.distribute.launch.job import Job, Rendezvous
 
 OUT = Path("out")
 
@@ -44,7 +42,7 @@ def met(*jobs: Job) -> list[Rendezvous | ValueError]:
 
     def one(job: Job) -> Rendezvous | ValueError:
         try:
-            return join(job)
+            return Rendezvous(job)
         except ValueError as error:
             return error
 
@@ -56,16 +54,11 @@ def met(*jobs: Job) -> list[Rendezvous | ValueError]:
     ("fields", "message"),
     [
         ({"nproc": 0}, "--nproc 0: must be 1 or more"),
-        ({"nnodes": 0}, "--nnodes 0: must be 1 or more"),
-        ({"nnodes": 2, "node_rank": 2, "master": "a:1"}, "--node-rank 2: must be 0 to 1"),
-        ({"node_rank": 1}, "--node-rank 1: must be 0 to 0"),
+        ({"nnodes": 2, "node_rank": 2, "master": "a:1"}, "--node-rank 2: must be below --nnodes 2"),
         ({"nnodes": 2}, "give all of them --master HOST:PORT"),
         ({"master": "node-0"}, "--master node-0: must be HOST:PORT"),
         ({"master": "node-0:99999"}, "--master node-0:99999: must be HOST:PORT"),
         ({"max_restarts": -1}, "--max-restarts -1: must be 0 or more"),
-        ({"stall_s": 0.0}, "--stall-seconds 0: must be above 0"),
-        ({"join_s": -1.0}, "--join-seconds -1: must be above 0"),
-        ({"rdzv_id": ""}, "--rdzv-id: is empty"),
     ],
 )
 def test_jobs_that_are_none(fields: dict[str, Any], message: str) -> None:
@@ -80,91 +73,45 @@ def test_more_processes_than_cores_are_no_mistake() -> None:
 
 
 def test_one_host_needs_no_address() -> None:
-    rendezvous = join(Job(nproc=2, out=OUT))
-    assert rendezvous.port > 0
-    assert len(rendezvous.hosts) == 1
-    assert rendezvous.exchange([]) == ([], [])
+    rendezvous = Rendezvous(Job(nproc=2, out=OUT))
+    assert rendezvous.store_of_ranks(0).port > 0
 
 
-def test_a_port_that_is_taken() -> None:
-    with (
-        listening() as port,
-        pytest.raises(ValueError, match=rf"port {port} of .* is taken .* port \d+ is free"),
-    ):
-        join(node(0, port))
+def test_a_port_that_is_taken_and_what_is_no_launcher() -> None:
+    with listening() as port:
+        for rank in (0, 1):
+            with pytest.raises(ValueError, match=r"can't meet there .*--node-rank 0"):
+                Rendezvous(node(rank, port, join_s=2.0))
 
 
-def test_a_host_of_no_name() -> None:
-    job = Job(nproc=1, out=OUT, nnodes=2, node_rank=1, master="no-such-host.invalid:29500", join_s=1.0)
-    with pytest.raises(ValueError, match=r"no-such-host\.invalid:29500: .*no host of that name"):
-        join(job)
-
-
-def test_nobody_at_the_address() -> None:
-    began = time.monotonic()
-    with pytest.raises(ValueError, match=r"cannot be reached .* the launcher of --node-rank 0 runs on"):
-        join(node(1, free_port(), join_s=1.0))
-    assert time.monotonic() - began < 30
-
-
-def test_something_else_at_the_address() -> None:
-    with (
-        listening() as port,
-        pytest.raises(ValueError, match=r"no launcher answers .*--node-rank 0"),
-    ):
-        join(node(1, port, join_s=2.0))
+@pytest.mark.parametrize(
+    ("master", "message"), [("no-such-host.invalid:29500", "no host of that name"), (None, "nobody listens there")]
+)
+def test_nobody_at_the_address(master: str | None, message: str) -> None:
+    job = replace(node(1, free_port(), join_s=1.0), **({} if master is None else {"master": master}))
+    with pytest.raises(ValueError, match=f"cannot be reached .*{message}"):
+        Rendezvous(job)
 
 
 def test_a_node_that_does_not_come() -> None:
     with pytest.raises(ValueError, match="--nnodes 3: node 1, 2 did not come within 1 s"):
-        join(node(0, free_port(), nnodes=3, join_s=1.0))
-
-
-def test_nodes_meet_and_tell_how_their_ranks_ended() -> None:
-    port = free_port()
-    both = met(node(1, port), node(0, port))
-    assert all(isinstance(rendezvous, Rendezvous) for rendezvous in both)
-    assert len({rendezvous.name for rendezvous in both if isinstance(rendezvous, Rendezvous)}) == 1
-    ends = [
-        End(rank=rank, host=f"h{rank}", how="gone", exit_code=1, message="", traceback="", log="", time=1.0)
-        for rank in (1, 0)
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        output = list(pool.map(lambda pair: pair[0].exchange([pair[1]]), zip(both, ends, strict=True)))
-    assert output == [(ends[::-1], []), (ends[::-1], [])]
-
-
-def test_a_node_that_says_no_more_is_lost() -> None:
-    port = free_port()
-    _, first = met(node(1, port), node(0, port, join_s=1.5))
-    assert isinstance(first, Rendezvous)
-    _, lost = first.exchange([])
-    assert [name.endswith("(node 1)") for name in lost] == [True]
-
-
-def test_a_launcher_of_an_earlier_job() -> None:
-    """It has waited for its own node 0, or tried the place of a node that is there."""
-    port = free_port()
-    first, stale = met(node(0, port, join_s=3.0), node(1, port, rdzv_id="earlier"))
-    assert isinstance(stale, ValueError)
-    assert "job 'hasten' of 2 nodes runs there" in str(stale)
-    assert "started for 'earlier' of 2" in str(stale)
-    assert isinstance(first, ValueError)
-    assert "node 1 did not come" in str(first)
+        Rendezvous(node(0, free_port(), nnodes=3, join_s=1.0))
 
 
 def test_a_number_given_twice() -> None:
     port = free_port()
-    result = met(*(node(rank, port, nnodes=3, join_s=3.0) for rank in (0, 1, 1)))
-    output = sorted(str(error) for error in result)
-    assert [text.startswith("--nnodes 3: node 2 did not come") for text in output] == [True, True, False]
-    assert "--node-rank 1: already used by process" in output[2]
-    assert "already used by process" in output[2]
+    told = sorted(str(error) for error in met(*(node(rank, port, nnodes=3, join_s=3.0) for rank in (0, 1, 1))))
+    assert [text.startswith("--nnodes 3: node 2 did not come") for text in told] == [True, True, False]
+    assert told[2].startswith("--node-rank 1: given to two launchers")
 
 
-def test_a_used_port_of_a_job_that_ended_is_free_again() -> None:
+def test_nodes_meet_and_meet_again_at_a_used_port() -> None:
     port = free_port()
-    first, second = met(node(0, port), node(1, port))
-    assert isinstance(first, Rendezvous)
-    del first, second
-    assert all(isinstance(rendezvous, Rendezvous) for rendezvous in met(node(0, port), node(1, port)))
+    for _ in range(2):
+        both = [each for each in met(node(1, port), node(0, port)) if isinstance(each, Rendezvous)]
+        assert len(both) == 2
+        assert both[0].name == both[1].name
+        with ThreadPoolExecutor(2) as pool:
+            ports = {store.port for store in pool.map(lambda each: each.store_of_ranks(0), both)}
+        assert len(ports) == 1
+        del both

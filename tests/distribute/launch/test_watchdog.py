@@ -96,7 +96,7 @@ def test_a_process_that_is_stuck_is_ended_with_its_stack(tmp_path: Path) -> None
     assert "in stuck" in done.stderr
     stack = stack_file(tmp_path, 0).read_text().splitlines()
     assert stack[0].startswith("pid ")
-    assert stack[1].startswith("Thread MainThread")
+    assert any("in stuck" in line for line in stack)
 
 
 @pytest.mark.slow

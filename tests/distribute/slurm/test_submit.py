@@ -1,159 +1,225 @@
-"""Writing batch scripts and handing them in, with a stand-in for sbatch."""
+"""A job's batch script: what it asks for, how it is handed in, and what bash makes of it, with stand-ins for SLURM."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from hasten.cli.slurm import app
 from hasten.config.load import load_run
-from hasten.config.schema import RunConfig
-from hasten.distribute.slurm.jobs import Shape, SlurmJob, read_jobs, script_path, settings_path, shape_of, sweep_of
-from hasten.distribute.slurm.script import Request
-from hasten.distribute.slurm.submit import settings_at, submit
-from tests.distribute.slurm.fakes import calls, fake, only_fakes
+from hasten.distribute.slurm import SlurmJob, batch_script
+from hasten.phantoms.organs import write_phantoms
 
-NODE = shape_of(nodes=None, gpus_per_node=4, tasks_per_node=None)
-COUNTING = 'n=$(cat {0}/sbatch.calls | grep -c .); echo "$((100 + n));main"'
+
+def fake(folder: Path, name: str, body: str) -> None:
+    """A command `name` in `folder` that runs the shell lines `body`; its arguments go to NAME.calls, a line a call."""
+    path = folder / name
+    path.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >> {folder}/{name}.calls\n{body}\n')
+    path.chmod(0o755)
+
+
+def calls(folder: Path, name: str) -> list[str]:
+    path = folder / f"{name}.calls"
+    return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture
-def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an sbatch that numbers its jobs from 101."""
+def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the stand-ins, on a PATH with the shell's own commands and no SLURM that may be installed."""
     folder = tmp_path / "bin"
-    only_fakes(folder, monkeypatch)
-    fake(folder, "sbatch", COUNTING.format(folder))
+    folder.mkdir()
+    for name in ("bash", "sed", "head", "grep", "date", "cat", "echo"):
+        place = next(place for place in (Path("/bin", name), Path("/usr/bin", name)) if place.exists())
+        (folder / name).symlink_to(place)
+    monkeypatch.setenv("PATH", str(folder))
     return folder
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> RunConfig:
-    return load_run(None, (f"data.source={tmp_path}", "sample.batch_size=8", "train.seed=5"))
+def run_yaml(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    source = write_phantoms(tmp_path / "set", num_cases=2, shape=(16, 24, 24))
+    path.write_text(f"data: {{source: {source}}}\nsample: {{batch_size: 8}}\n")
+    return path
 
 
-def submitted(config: RunConfig, out: Path, shapes: Sequence[Shape] = (NODE,), request: Request | None = None,
-              **options: bool) -> list[SlurmJob]:  # fmt: skip
-    return list(submit(config, out, shapes, request or Request(), **options))
+def submit(*arguments: object) -> Result:
+    """The outcome; a user's mistake is an exception, which the command line's guard turns into one line."""
+    return CliRunner().invoke(app, ["submit", *(str(argument) for argument in arguments)])
 
 
-def test_each_job_is_handed_in_and_remembered(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_job_is_handed_in_once(bin_: Path, run_yaml: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my out"
+    given = (run_yaml, "--out", out, "--nodes", 2, "--gpus-per-node", 4, "--time", "4:00:00", "--partition", "gpu",
+             "--cpus-per-task", 6, "--sbatch-arg=--reservation=r", "--signal-before", 90, "train.steps=10")  # fmt: skip
+    refused = submit(*given)
+    assert "sbatch is not on PATH" in str(refused.exception)
+    fake(bin_, "sbatch", 'echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1')
+    refused = submit(*given)
+    assert "invalid partition" in str(refused.exception)
+    fake(bin_, "sbatch", 'echo "101;main"')
 
-    jobs = submitted(config, out, sweep_of("gpus=1,8", NODE))
+    done = submit(*given)
 
-    assert calls(sbatch, "sbatch") == [f"--parsable {out}/slurm/gpus-{count}.sbatch" for count in (1, 8)]
-    assert [(job.name, job.job_id, job.nodes, job.strategy, job.seed) for job in jobs] == [
-        ("gpus-1", "101", 1, "single", 5),
-        ("gpus-8", "102", 2, "ddp", 5),
+    assert done.exit_code == 0, done.exception
+    assert "scancel 101" in done.output
+    script = out / "logs/job.sbatch"
+    assert calls(bin_, "sbatch")[-1] == f"--parsable {script}"
+    asked = [line.removeprefix("#SBATCH ") for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert asked == [
+        '--job-name="hasten-my out"',
+        "--nodes=2",
+        "--ntasks-per-node=4",
+        "--gres=gpu:4",
+        "--cpus-per-task=6",
+        f'--output="{out}/logs/job-%j.log"',
+        "--signal=USR1@90",
+        "--requeue",
+        "--open-mode=append",
+        "--time=4:00:00",
+        "--partition=gpu",
+        "--reservation=r",
     ]
-    assert read_jobs(out) == jobs
+    # srun takes it from sbatch in some versions of SLURM only.
+    assert "--cpus-per-task=6" in script.read_text().partition("srun --label")[2].partition("\n")[0]
     # Settings are those of now, whatever happens to the user's file while the job waits.
-    assert load_run(settings_path(out, "gpus-8")) == config
+    assert load_run(out / "logs/job.yaml").train.steps == 10
+    assert "has a job" in str(submit(*given).exception)
+    assert len(calls(bin_, "sbatch")) == 1 + 1
 
 
-def test_a_dry_run_only_writes_and_the_real_one_may_follow(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_dry_run_writes_what_can_be_handed_in(bin_: Path, run_yaml: Path, tmp_path: Path) -> None:
+    script = tmp_path / "out/logs/job.sbatch"
+    assert f"sbatch {script}" in submit(run_yaml, "--out", tmp_path / "out", "--tasks-per-node", 2, "--dry-run").output
+    text = script.read_text()
+    assert "#SBATCH --ntasks-per-node=2\n" in text
+    assert "gres" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--gpus-per-node, --tasks-per-node: give one"),
+        (("--gpus-per-node", "4", "--tasks-per-node", "4"), "--gpus-per-node, --tasks-per-node: give one"),
+        (("--gpus-per-node", "-1"), "--gpus-per-node -1"),
+        (("--gpus-per-node", "4", "--nodes", "0"), "--nodes 0"),
+        (("--gpus-per-node", "4", "--signal-before", "70000"), "--signal-before 70000"),
+        (("--gpus-per-node", "4", "--max-requeues", "-1"), "--max-requeues -1"),
+        (("--gpus-per-node", "4", "train.stepz=3"), "did you mean train.steps"),
+        (("--gpus-per-node", "3"), "can't be dealt among 3"),
+        (("--gpus-per-node", "4", "--time", "nonsense"), "--time 'nonsense': no time limit of SLURM's"),
+        (("--gpus-per-node", "4", "--partition", "a\n#SBATCH --uid=0"), "must be an option of sbatch"),
+        (("--gpus-per-node", "4", "--sbatch-arg", "x"), "--sbatch-arg 'x'"),
+        (("--gpus-per-node", "4", "data.source=."), "no known layout"),
+        (("--gpus-per-node", "4", "--out", "50%"), "SLURM writes no log"),
+        (("--gpus-per-node", "4", "--out", "set"), "set: is not an empty folder"),
+    ],
+)
+def test_nothing_is_submitted_of_what_is_wrong(
+    bin_: Path,
+    run_yaml: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    said: str,
 ) -> None:
-    out = tmp_path / "out"
-    only_fakes(tmp_path / "bin", monkeypatch)
-
-    (job,) = submitted(config, out, dry_run=True)
-
-    assert job.job_id is None
-    assert script_path(out, "gpus-4").is_file()
-    with pytest.raises(ValueError, match=r"sbatch is not on PATH.*--dry-run"):
-        submitted(config, out)
-    fake(tmp_path / "bin", "sbatch", "echo 7")
-    assert [job.job_id for job in submitted(config, out)] == ["7"]
+    monkeypatch.chdir(tmp_path)
+    fake(bin_, "sbatch", "echo 1")
+    before = sorted(tmp_path.rglob("*"))
+    done = submit(run_yaml, "--out", "out", *arguments)
+    assert isinstance(done.exception, ValueError)
+    assert said in str(done.exception)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_without_sbatch_nothing_is_written(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_fakes(tmp_path / "bin", monkeypatch)
-    with pytest.raises(ValueError, match="sbatch is not on PATH"):
-        submitted(config, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_a_script_that_was_edited_is_not_written_over(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    submitted(config, out, dry_run=True)
-    script = script_path(out, "gpus-4")
-    script.write_text(script.read_text() + "# mine\n")
+@pytest.fixture
+def start(bin_: Path, tmp_path: Path) -> Start:
+    """Runs the script as SLURM would, with a step that exits with `code`."""
+    out = tmp_path / "my out"
+    (out / "logs").mkdir(parents=True)
 
-    with pytest.raises(ValueError, match=r"gpus-4\.sbatch: was edited .*`sbatch "):
-        submitted(config, out)
-    assert script.read_text().endswith("# mine\n")
+    def run(code: int = 0, *, preempted: bool = False, max_requeues: int = 3) -> subprocess.CompletedProcess[str]:
+        when = "2026-11-22T02:27:13" if preempted else "None"
+        show = f'[ $2 = hostnames ] && echo first && echo second; [ $2 = job ] && echo "PreemptTime={when}"'
+        fake(bin_, "scontrol", f"case $1 in show) {show} ;; esac\ntrue")
+        fake(bin_, "srun", f'echo "$MASTER_ADDR $MASTER_PORT $OMP_NUM_THREADS $LAB" > {bin_}/seen\nexit {code}')
+        job = SlurmJob(
+            nodes=2,
+            gpus_per_node=4,
+            setup=("export LAB=3",),
+            python="/env/bin/python",
+            max_requeues=max_requeues,
+        )
+        script = out / "logs/job.sbatch"
+        script.write_text(batch_script(job, out, 600.0))
+        env = {
+            "PATH": str(bin_),
+            "SLURM_JOB_ID": "40123",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_CPUS_PER_TASK": "6",
+        }
+        return subprocess.run(["bash", script], env=env, capture_output=True, text=True, timeout=30, check=False)
 
-
-def test_a_folder_with_a_submission_is_left_alone(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    submitted(config, out)
-
-    with pytest.raises(ValueError, match=r"submission \(gpus-4 as 101\); .*`hasten slurm status "):
-        submitted(config, out)
-    assert len(calls(sbatch, "sbatch")) == 1
-
-
-def test_a_script_that_was_handed_in_by_hand_counts(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    submitted(config, out, dry_run=True)
-    (out / "slurm" / "gpus-4.jobid").write_text("55\n")
-
-    assert read_jobs(out)[0].job_id == "55"
-    with pytest.raises(ValueError, match="holds a submission"):
-        submitted(config, out)
-
-
-def test_a_folder_in_which_a_run_would_train_must_be_free(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    (tmp_path / "out" / "gpus-4").mkdir(parents=True)
-    with pytest.raises(ValueError, match="gpus-4: exists"):
-        submitted(config, tmp_path / "out")
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="file: is a file"):
-        submitted(config, tmp_path / "file")
+    return run
 
 
-def test_what_sbatch_refuses(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    fake(sbatch, "sbatch", 'echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1')
-    with pytest.raises(ValueError, match=r"gpus-4\.sbatch: .*refused .*partition.*nowhere; correct"):
-        submitted(config, out, request=Request(partition="nowhere"))
-
-    fake(sbatch, "sbatch", "echo 9")
-    assert [job.job_id for job in submitted(config, out)] == ["9"]  # once mended it works
+def saved(tmp_path: Path, steps: int) -> None:
+    content = {"status": "interrupted", "steps": steps, "more": {"steps": 1}}
+    (tmp_path / "my out/summary.json").write_text(json.dumps(content, indent=2))
 
 
-def test_a_refusal_in_the_midst_of_a_sweep(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    fake(sbatch, "sbatch", 'case "$*" in *gpus-2*) echo "too many jobs" >&2; exit 1;; esac; echo 31')
-
-    with pytest.raises(ValueError, match=r"too many jobs; .*gpus-1 as 31\. .*gpus-2\.sbatch .*gpus-4"):
-        submitted(config, out, sweep_of("gpus=1,2,4", NODE))
-    assert [job.job_id for job in read_jobs(out)] == ["31", None, None]
+def requeued(bin_: Path) -> int:
+    return sum(call.startswith("requeue 40123") for call in calls(bin_, "scontrol"))
 
 
-def test_a_batch_that_does_not_divide(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"sample\.batch_size: 8 can't be dealt among 16"):
-        submitted(config, tmp_path / "out", sweep_of("gpus=1,16", NODE))
-    assert not (tmp_path / "out").exists()
+def test_a_run_that_ends_well_and_one_that_has_begun(start: Start, bin_: Path, tmp_path: Path) -> None:
+    done = start()
+
+    assert done.returncode == 0, done.stderr
+    # The first host, a port made of the job's number, the cores of a task, and what --setup exports.
+    assert (bin_ / "seen").read_text().split() == ["first", "10123", "6", "3"]
+    out = tmp_path / "my out"
+    (call,) = calls(bin_, "srun")
+    assert call.endswith(f"/env/bin/python -m hasten train {out}/logs/job.yaml --out {out}")
+    # Else the first rank to end would take the one that still writes the checkpoint with it.
+    assert "--kill-on-bad-exit=0 --wait=900" in call
+    assert "--export=ALL" in call  # what --setup set reaches the ranks
+    assert requeued(bin_) == 0
+
+    (out / "run.yaml").touch()
+    start()
+    assert calls(bin_, "srun")[1].endswith("my out --resume")
 
 
-def test_weak_scaling_grows_the_batch_and_with_it_the_rate(config: RunConfig, tmp_path: Path) -> None:
-    grown = settings_at(config, 4, "weak")
+@pytest.mark.parametrize(
+    ("code", "preempted", "again"),
+    [
+        (75, False, True),  # saved after SIGUSR1
+        (138, False, True),  # ended by SIGUSR1, which nobody heard yet
+        (143, True, True),  # SIGTERM of a preemption
+        (143, False, False),  # SIGTERM of somebody
+        (1, False, False),
+        (2, True, False),
+    ],
+)
+def test_what_is_queued_again(start: Start, bin_: Path, code: int, preempted: bool, again: bool) -> None:
+    done = start(code, preempted=preempted)
+    assert requeued(bin_) == int(again), done.stdout
+    assert done.returncode == (75 if again else code)
 
-    assert (grown.sample.batch_size, grown.train.learning_rate_batch) == (32, 8)
-    assert settings_at(config, 4, "strong") == config
-    with pytest.raises(ValueError, match=r"sample\.batch_size is open"):
-        settings_at(load_run(None, (f"data.source={tmp_path}",)), 4, "weak")
 
-
-@pytest.mark.parametrize("text", ["", "{}", '{"jobs": [{"name": 3}]}', '{"jobs": 3}', json.dumps({"jobs": [{}]})])
-def test_a_damaged_list_of_jobs(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match="holds no submission"):
-        read_jobs(tmp_path)
-    (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm" / "jobs.json").write_text(text)
-    with pytest.raises(ValueError, match=r"jobs\.json: can't be read"):
-        read_jobs(tmp_path)
+def test_a_job_is_queued_again_for_as_long_as_it_gets_on(start: Start, bin_: Path, tmp_path: Path) -> None:
+    for steps in (10, 20, 20, 20, 30):  # two starts without a new step are allowed
+        saved(tmp_path, steps)
+        assert start(75, max_requeues=2).returncode == 75
+    assert requeued(bin_) == 5
+    assert [start(75, max_requeues=2).returncode for _ in range(3)] == [75, 75, 1]
+    assert requeued(bin_) == 7

@@ -119,7 +119,6 @@ def test_too_few_steps_say_nothing():
 def test_found_at_its_place(raw, result):
     output = findings_of([record(**raw)])
     assert [(each.name, each.level, each.where) for each in output] == [(result, "finding", SITE)]
-    assert output[0].title
     assert output[0].cure
 
 
@@ -151,17 +150,6 @@ def test_not_found_below_its_threshold(raw):
     assert names(record(**raw)) == []
 
 
-@pytest.mark.parametrize(
-    ("loop", "named"),
-    [({}, True), ({"0": [0.2, 0.2], "2": [0.1, 0.1]}, True), ({"0": [0.2, 0.2], "8": [0.1, 0.1]}, False)],
-    ids=["nothing measured", "its own number not measured", "its own number is the fastest"],
-)
-def test_more_workers_than_cores_are_a_note_unless_they_measured_faster(loop, named):
-    tried = {"step_s": 0.1, "workers": {"now": 8, "cores": 2, "seconds": {"0": 0.2, "8": 0.1}, "loop": loop}}
-    result = names(record(cores=2, loaders=[loader(num_workers=8)], experiments=tried))
-    assert [(name, level) for name, level, _ in result if name == "many-workers"] == [("many-workers", "note")] * named
-
-
 def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     raw = {"reads": [reads(seconds=0.01)], "mode_sites": {"data_parallel": SITE}, **calls("empty_cache")}
     here = record(**raw)
@@ -189,23 +177,17 @@ def test_reads_of_one_line_are_one_finding():
     assert "2.0 a step" in message.evidence
 
 
-def test_cost_and_gain_are_measured():
-    (message,) = findings_of([record(**calls("gc_collect", seconds=0.95))])
-    assert message.cost_s == pytest.approx(0.05)
-    assert message.gain == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize(
     ("tried", "level"),
     [
-        ({"seconds": {"0": 0.02, "1": 0.02}}, "note"),
+        ({"loop": {"0": [0.1, 0.1], "1": [0.1, 0.1]}}, "note"),
         ({"seconds": {"0": 0.02}}, "finding"),
         ({"skipped": "why"}, "finding"),
     ],
 )
 def test_a_wait_that_other_counts_of_workers_do_not_shorten_here_is_a_note(tried, level):
     raw = {"parts": {"wait": 0.012}, "loaders": [loader(num_workers=0)]}
-    assert names(record(**raw, experiments={"workers": tried})) == [("no-workers", level, SITE)]
+    assert names(record(**raw, experiments={"step_s": 0.1, "workers": tried})) == [("no-workers", level, SITE)]
 
 
 def test_a_long_validation_hides_no_other_fault():
@@ -213,19 +195,6 @@ def test_a_long_validation_hides_no_other_fault():
     output = names(record(**raw, loaders=[loader(num_workers=0)]))
     assert [each[:2] for each in output] == [("validation-share", "finding"), ("no-workers", "note")]
     assert names(record({"wait": 0.004}, loaders=[loader(num_workers=0)])) == []
-
-
-def test_one_image_at_a_time_is_a_note_where_no_gpu_was_asked():
-    assert names(record(shapes={"1x3x320x320": 19})) == [("small-batch", "note", SITE)]
-    for shape in ("8x3x320x320", "1x1x64x64x64", "1x3x2048x2048", "1x100"):
-        assert names(record(shapes={shape: 19})) == []
-    assert names(record(cuda=True, shapes={"1x3x320x320": 19})) == []
-
-
-def test_what_is_measured_takes_the_place_of_a_note():
-    arm = {"base_s": 0.1, "arm_s": 0.11, "gain": 1.8, "low": 1.7, "high": 1.9, "rounds": 15, "size": 1, "site": SITE}
-    raw = {"shapes": {"1x3x320x320": 19}, "experiments": {"step_s": 0.1, "doubled_batch": arm}}
-    assert names(record(**raw)) == [("small-batch", "finding", SITE)]
 
 
 def ranks(*work):

@@ -7,44 +7,30 @@ import pytest
 from hasten.doctor.finding import Finding
 from hasten.doctor.script.findings.loading import heavy_items, nnunet
 from hasten.doctor.script.records import as_record
-from hasten.doctor.script.time_split import alone_s, contended_s, split_of
+from hasten.doctor.script.time_split import contended_s, split_of
 from hasten.doctor.time_split import diagnose
 
 SITE = "/s/train.py:10"
 
 
-def record(*, alone=0.1, now=1, share=0.9, wait=0.02, device="cpu", workers=True):
-    """Steps of 300 ms: `wait`, and the rest forward and backward, beside a loader that takes 200 ms a batch."""
+def record(*, wait=0.02, cpu=0.1, workers=1.0, others=0.0, device="cpu", measured=None):
+    """Steps of 300 ms: `wait`, and the rest forward and backward, which have a core for `cpu` seconds."""
     both = 0.3 - wait
-    parts = {"wait": wait, "forward": 0.4 * both, "backward": 0.6 * both}
-    step = {"seconds": 0.3, "parts": parts, "cpu": 0.3, "synced": False}
-    tried = {"step_s": 0.3, "doubled_batch": {"base_s": alone}, "autocast": {"base_s": 0.9 * alone}}
-    if workers:
-        tried["workers"] = {"now": now, "cores": 2, "cpu_share": share, "site": SITE, "seconds": {"0": 0.2, "1": 0.2}}
-    loader = {"training": 20, "num_workers": now, "batches": 20, "wait_s": 20 * wait, "site": SITE}
-    return as_record(
-        {"steps": [step] * 20, "devices": {device: 20}, "loaders": [loader], "experiments": tried, "roots": []}
-    )
-
-
-def test_the_time_beside_the_workers_over_the_time_alone():
-    assert alone_s(record()) == pytest.approx(0.1)
-    assert contended_s(record()) == pytest.approx(0.18)
+    step = {"seconds": 0.3, "parts": {"wait": wait, "forward": 0.4 * both, "backward": 0.6 * both}, "cpu": cpu}
+    seconds = {"now": 1, "cores": 2, "cpu_share": 0.9, "site": SITE, "seconds": measured or {"0": 0.2, "1": 0.2}}
+    loader = {"training": 20, "num_workers": 1, "batches": 20, "wait_s": 20 * wait, "site": SITE}
+    raw = {"steps": [step] * 20, "devices": {device: 20}, "loaders": [loader], "roots": [], "cores": 1}
+    raw |= {"load": {"workers": workers, "others": others}}
+    return as_record(raw | {"experiments": {"step_s": 0.3, "wait_s": wait, "workers": seconds}})
 
 
 @pytest.mark.parametrize(
-    "sound",
-    [
-        record(alone=0.25),
-        record(now=0),
-        record(share=0.1),
-        record(device="cuda"),
-        record(workers=False),
-    ],
-    ids=["as fast alone", "no workers", "workers that sleep", "on a GPU", "not measured"],
+    ("workers", "others", "cpu", "lost"),
+    [(0.6, 0.0, 0.1, 0.18), (0.1, 0.0, 0.1, 0.0), (0.5, 0.5, 0.1, 0.135), (0.6, 0.0, 0.3, 0.0)],
 )
-def test_what_workers_do_not_explain(sound):
-    assert contended_s(sound) == 0.0
+def test_time_without_a_core_is_that_of_the_workers_which_have_it(workers, others, cpu, lost):
+    assert contended_s(record(workers=workers, others=others, cpu=cpu)) == pytest.approx(lost, rel=0.05)
+    assert contended_s(record(workers=workers, others=others, cpu=cpu, device="cuda")) == 0.0
 
 
 def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
@@ -53,15 +39,14 @@ def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
     assert split.parts["forward"] + split.parts["backward"] == pytest.approx(0.1)
     assert sum(split.parts.values()) == pytest.approx(split.step_s)
     assert diagnose(split).bound == "input"
-    assert diagnose(split_of(record(alone=0.25))).bound == "compute"
+    assert diagnose(split_of(record(cpu=0.28))).bound == "compute"
 
 
-def test_the_finding_names_loader_cost_and_both_times():
+def test_the_finding_names_loader_and_cost():
     (result,) = heavy_items(record(), [])
-    assert (result.name, result.where) == ("heavy-items", SITE)
+    assert (result.name, result.where, result.level) == ("heavy-items", SITE, "finding")
     assert result.cost_s == pytest.approx(0.2)
     assert result.gain == pytest.approx(3.0)
-    assert "180 ms for a core that one of 1 workers has" in result.evidence
 
 
 def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
@@ -72,28 +57,14 @@ def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cur
     assert heavy_items(same, []) == []
 
 
-def test_work_that_is_hidden_here_is_a_note():
-    (result,) = heavy_items(record(alone=0.25, wait=0.01), [])
-    assert (result.name, result.level) == ("heavy-items", "note")
-    assert heavy_items(record(alone=0.25, wait=0.01, share=0.02), []) == []
-    assert heavy_items(record(alone=0.25, wait=0.01, device="cuda"), []) == []
+def test_work_that_workers_hide_is_not_told():
+    assert heavy_items(record(cpu=0.28, wait=0.01), []) == []
 
 
 def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
-    slow = record(wait=0.28)
-    slow.experiments["workers"]["seconds"] = {"0": 0.5, "1": 0.5, "2": 0.26}
+    slow = record(wait=0.28, measured={"0": 0.5, "1": 0.5, "2": 0.26})
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
     assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
-
-
-@pytest.mark.parametrize(
-    ("workers", "others", "cpu", "lost"),
-    [(0.6, 0.0, 0.1, 0.18), (0.1, 0.0, 0.1, 0.0), (0.5, 0.5, 0.1, 0.135), (0.6, 0.0, 0.3, 0.0)],
-)
-def test_time_without_a_core_is_that_of_the_workers_which_have_it(workers, others, cpu, lost):
-    step = {"seconds": 0.3, "parts": {"wait": 0.02, "forward": 0.28}, "cpu": cpu}
-    raw = {"steps": [step] * 20, "devices": {"cpu": 20}, "cores": 1, "load": {"workers": workers, "others": others}}
-    assert contended_s(as_record(raw)) == pytest.approx(lost, rel=0.05)
 
 
 # nnU-Net's own trainer
@@ -116,10 +87,6 @@ def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None
     assert result.cure.endswith("hasten nnunet train 4 2d 0")
 
 
-def test_a_short_wait_is_left_alone() -> None:
-    assert nnunet(of_nnunet({"wait": 0.009})) == []
-
-
 def test_variants_have_one_with_hasten() -> None:
     [plain] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
     [short] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
@@ -127,6 +94,7 @@ def test_variants_have_one_with_hasten() -> None:
     assert short.cure.endswith("train 4 2d 0 -tr nnUNetTrainerHasten_250epochs --c")
 
 
-def test_hastens_trainer_and_other_scripts_are_left_alone() -> None:
+def test_hastens_trainer_short_waits_and_other_scripts_are_left_alone() -> None:
+    assert nnunet(of_nnunet({"wait": 0.009})) == []
     assert nnunet(of_nnunet({"wait": 0.04}, hasten=True)) == []
     assert nnunet(as_record({"steps": [], "devices": {"cpu": 1}})) == []

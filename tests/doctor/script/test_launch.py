@@ -53,6 +53,8 @@ def test_the_exit_code_and_the_output_are_the_scripts_own(script, tmp_path, monk
     assert (run.ended, run.exit_code, run.records) == ("crashed", 7, [])
     assert run.output == "so far\n"
     assert list((tmp_path / "tmp").iterdir()) == []
+    run = watch(sys.executable, script("import os\nos.kill(os.getpid(), 15)"))
+    assert (run.ended, run.exit_code) == ("crashed", 143)
 
 
 def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monkeypatch):
@@ -76,11 +78,6 @@ def test_its_own_traceback_is_shown(script, capfd):
     assert "RuntimeError: of my own" in output.err
     assert "sitecustomize" not in output.err
     assert "failed with exit code 1" in output.out
-
-
-def test_a_signal_gives_the_shells_exit_code(script):
-    run = watch(sys.executable, script("import os\nos.kill(os.getpid(), 15)"))
-    assert (run.ended, run.exit_code) == ("crashed", 143)
 
 
 def test_what_never_trains_is_told_so(script):

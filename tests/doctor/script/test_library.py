@@ -134,8 +134,8 @@ TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--
 
 @pytest.mark.slow
 def test_ranks_with_unequal_work():
-    path = SCRIPTS / "bad" / "unequal_ranks.py"
-    findings = told_of([*TORCHRUN, str(path)])
+    path = SCRIPTS / "healthy" / "ddp.py"
+    findings = told_of([*TORCHRUN, str(path), "unequal"])
     (line,) = (n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.endswith("# fault"))
     results = [(each.name, Path(each.where).name) for each in findings if each.level == "finding"]
     assert results == [("unequal-ranks", f"{path.name}:{line}")]
@@ -150,11 +150,17 @@ def test_nothing_is_found_in_a_healthy_script(path):
 
 
 @pytest.mark.slow
+def test_nothing_is_found_in_a_compiled_network(tmp_path):
+    (tmp_path / "train.py").write_text(PLAIN.replace(NET, f"{NET}\nnet = torch.compile(net)"))
+    assert told_of([sys.executable, str(tmp_path / "train.py")]) == ()
+
+
+@pytest.mark.slow
 def test_the_experiments_run_in_a_real_script_and_none_fails():
     """What they measure is the machine's affair."""
     command = [sys.executable, str(SCRIPTS / "healthy" / "plain.py")]
     run = run_script(command, steps=20, seconds=40, quiet=True, env={"OMP_NUM_THREADS": "1"})
     assert (run.ended, run.exit_code) == ("bounded", 0), run.output
     experiments = run.records[0].experiments
-    assert {"workers", "items", "autocast", "channels_last", "doubled_batch", "conv_bias", "fused"} <= set(experiments)
+    assert {"workers", "items", "autocast", "channels_last", "doubled_batch", "conv_bias"} <= set(experiments)
     assert [result for result in experiments.values() if "error" in str(result)] == []

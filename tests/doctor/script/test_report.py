@@ -8,7 +8,7 @@ import json
 import pytest
 
 from hasten.doctor.finding import Finding
-from hasten.doctor.script import doctor, report
+from hasten.doctor.script import doctor
 from hasten.doctor.script.launch import ScriptRun
 from hasten.doctor.script.records import as_record
 from hasten.doctor.show import finding_lines
@@ -39,11 +39,11 @@ def run(ended="bounded", code=0, steps=20, **more):
     ],
 )
 def test_how_it_ended(given, message):
-    assert message in report.ending(given)
+    assert message in doctor.ending(given)
 
 
 def test_the_summary_has_verdict_findings_and_cures_in_order():
-    lines = "\n".join(report.summary(doctor.judge(run())))
+    lines = "\n".join(doctor.summary(doctor.judge(run())))
     assert "compute-bound: 80% of its time" in lines
     assert "; 20% goes into" in lines
     assert lines.index("[gc-collect]") < lines.index("[anomaly-detection]")
@@ -53,7 +53,7 @@ def test_the_summary_has_verdict_findings_and_cures_in_order():
 
 
 def test_a_busy_machine_is_told():
-    lines = report.summary(doctor.judge(run(), others=1.2))
+    lines = doctor.summary(doctor.judge(run(), others=1.2))
     assert lines[-1] == "warning: other programs used 1.2 cores meanwhile: costs and gains are rough"
 
 
@@ -61,14 +61,14 @@ def test_few_steps_are_told_and_not_judged():
     output = doctor.judge(run(steps=3))
     assert output.diagnosis is None
     assert output.findings == ()
-    assert "too few steps" in report.summary(output)[1]
+    assert "too few steps" in doctor.summary(output)[1]
 
 
 def test_no_fault_is_told():
     clean = run()
     for name in ("modes", "calls"):
         clean.records[0].raw[name] = {} if name == "modes" else []
-    assert report.summary(doctor.judge(clean))[-1].startswith("no fault found")
+    assert doctor.summary(doctor.judge(clean))[-1].startswith("no fault found")
 
 
 def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
@@ -76,39 +76,25 @@ def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
     clean.records[0].raw.update(modes={}, calls=[])
     late = {"skipped": "a call takes 2 s, and 5 rounds of two are wanted", "needs_s": 22.4}
     record = dataclasses.replace(
-        clean.records[0], experiments={"autocast": late, "fused": {"skipped": "fused already"}}
+        clean.records[0], experiments={"autocast": late, "items": {"skipped": "no DataLoader"}}
     )
-    lines = report.summary(doctor.judge(dataclasses.replace(clean, records=[record])))
+    lines = doctor.summary(doctor.judge(dataclasses.replace(clean, records=[record])))
     output = "\n".join(lines)
     assert "no fault found so far, but not everything was tried" in output
     assert f"not tried   autocast in bfloat16: {late['skipped']}; needs 22 s" in output
-    assert "fused" not in output
+    assert "no DataLoader" not in output
     assert lines[-1] == "give it --seconds 50 to try all of it"
 
 
 def test_page_and_json_hold_it_all(tmp_path):
     output = doctor.judge(run(), others=0.9)
-    given = report.ScriptReport(
-        run=output.run,
-        assume_cuda=False,
-        split=output.split,
-        diagnosis=output.diagnosis,
-        findings=output.findings,
-        others=0.9,
-    )
-    paths = report.write(given, tmp_path / "deep" / "out")
+    paths = doctor.write(output, tmp_path / "deep" / "out")
     assert [path.name for path in paths] == ["doctor.json", "doctor.html"]
     saved = json.loads(paths[0].read_text())
     assert [each["name"] for each in saved["findings"]] == ["gc-collect", "anomaly-detection"]
     page = paths[1].read_text()
     for words in ("/s/train.py:12", "0.9 cores"):
         assert words in page.replace("<wbr>", "")
-
-
-def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written to"):
-        report.write(doctor.judge(run()), tmp_path / "file" / "out")
 
 
 def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
@@ -122,13 +108,9 @@ def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
     assert "never trained" in lines[0]
 
 
-def test_unused_finding_fields_stay_out_of_the_lines():
-    note = Finding(name="n", title="t", where="", cure="c", cost_s=1.0, gain=2.0, level="note")
-    assert finding_lines([note]) == ["   note: t  [n]", "      cure  c"]
-
-
 def test_notes_of_one_kind_are_one_entry_on_the_terminal():
-    notes = [Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"]
+    more = {"cure": "c", "level": "note", "cost_s": 1.0, "gain": 2.0}
+    notes = [Finding(name="n", title="t", where=where, evidence=f"{where} e", **more) for where in "ab"]
     assert finding_lines(notes) == [
         "   note: a, b: t  [n]",
         "      now   a e",

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,29 +35,6 @@ def test_the_nearest_voxel_is_torchs(sides: list[tuple[int, int]]) -> None:
     assert torch.equal(result.float(), wanted)
 
 
-@pytest.mark.parametrize("sizes", [((8, 8, 4),), ((8, 8, 4), (4, 4, 2), (2, 2, 2)), ((9, 7), (4, 3))])
-def test_with_weights_it_is_monais(sizes: tuple[tuple[int, ...], ...]) -> None:
-    outputs, target = heads(*sizes), label(*sizes[0])
-    weights = [0.7, 0.2, 0.1]
-    loss = DiceCELoss(**INDEX)
-    result = DeepSupervisionLoss(loss, weights=weights)(outputs, target)
-    assert torch.allclose(result, Monais(loss, weights=weights)(outputs, target.float()))
-
-
-@pytest.mark.parametrize("mode", ["exp", "same", "two"])
-def test_its_modes_are_monais(mode: Any) -> None:
-    sizes = [(32, 64), (16, 32), (8, 16), (4, 8), (2, 4), (1, 2)]
-    outputs, target = heads(*sizes), label(*sizes[0])
-    loss = DiceCELoss(**INDEX)
-    assert torch.allclose(DeepSupervisionLoss(loss, mode)(outputs, target), Monais(loss, mode)(outputs, target.float()))
-    assert torch.allclose(DeepSupervisionLoss(loss)(outputs, target), Monais(loss)(outputs, target.float()))
-
-
-def test_a_mode_that_is_unknown_is_told() -> None:
-    with pytest.raises(ValueError, match="weight_mode: 'half'; use one of exp, same, two, nnunet"):
-        DeepSupervisionLoss(DiceCELoss(**INDEX), "half")  # type: ignore[arg-type]
-
-
 def test_as_nnunet_each_depth_weighs_half_of_the_finer_one() -> None:
     outputs, target = heads((8, 8), (4, 4), (2, 2)), label(8, 8)
     loss = DiceCELoss(**INDEX)
@@ -68,7 +42,7 @@ def test_as_nnunet_each_depth_weighs_half_of_the_finer_one() -> None:
         loss(output, target[..., step // 2 :: step, step // 2 :: step])
         for output, step in zip(outputs, (1, 2, 4), strict=True)
     ]
-    result = DeepSupervisionLoss(loss, "nnunet")(outputs, target)
+    result = DeepSupervisionLoss(loss)(outputs, target)
     assert torch.allclose(result, (4 * each[0] + 2 * each[1] + each[2]) / 7)
     assert torch.allclose(result, Monais(loss)(outputs, target.float()) / 1.75)
 
@@ -98,8 +72,3 @@ def test_it_compiles_whole() -> None:
     assert torch.allclose(
         torch.compile(loss, backend="aot_eager", fullgraph=True)(outputs, target), loss(outputs, target)
     )
-
-
-def test_more_heads_than_weights_is_told() -> None:
-    with pytest.raises(ValueError, match="weights: 1 for 2 heads"):
-        DeepSupervisionLoss(DiceCELoss(**INDEX), weights=[1.0])(heads((4, 4), (4, 4)), label(4, 4))

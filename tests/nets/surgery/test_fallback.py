@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.operate import operate
-from tests.nets.examples import image_of, laid_out, network_of
+from tests.nets.examples import laid_out, network_of
 
 
 def test_matching_modules_and_no_others_run_in_float32() -> None:
@@ -27,19 +26,8 @@ def test_matching_modules_and_no_others_run_in_float32() -> None:
     assert list(network.state_dict()) == [f"{number}.{name}" for number in (0, 1, 3) for name in ("weight", "bias")]
 
 
-def test_without_autocast_and_in_a_copy_it_is_the_layer_that_it_was() -> None:
-    network = network_of("unet", 2)
-    other = copy.deepcopy(network)
-    keep_fp32(other, "*")
-    image = image_of("unet", 2)
-    scores = network(image)
-    assert torch.equal(copy.deepcopy(other)(image), scores)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(other(image), scores)
-
-
 def test_a_pattern_that_matches_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"patterns: 'missing.*' matches no module.*such as 0"):
+    with pytest.raises(ValueError, match=r"patterns: 'missing.*' matches no module; there are 0"):
         keep_fp32(nn.Sequential(nn.ReLU()), ["0", "missing.*"])
 
 
@@ -63,12 +51,6 @@ def test_a_layer_is_tiny_where_its_filter_is_longer_than_its_image(
     layer: nn.Module, shape: tuple[int, ...], tiny: bool
 ) -> None:
     assert tiny_layers(nn.Sequential(layer), torch.randn(2, 1, *shape)) == (("0",) if tiny else ())
-
-
-def test_smallest_raises_the_bound() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1))
-    assert tiny_layers(network, torch.randn(1, 1, 5, 9)) == ()
-    assert tiny_layers(network, torch.randn(1, 1, 5, 9), smallest=6) == ("0",)
 
 
 def gradients(network: nn.Module, image: Tensor, *, short: bool) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from hasten.nets.surgery.normact import (
     Affine,
     Norm,
     Statistics,
-    batch_norm_act,
     cpu_kernel_takes,
     cpu_norm_act,
     cpu_norm_act_backward,
@@ -199,23 +198,6 @@ def test_a_batch_norm_of_short_weights_is_torchs() -> None:
     assert torch.allclose(other.norm.running_var.float(), plain.norm.running_var.float(), atol=0.02)  # type: ignore[union-attr]
 
 
-def test_an_image_of_other_dimensions_is_refused_as_torch_refuses_it() -> None:
-    network = Block(0.1, 0.0)
-    operate(network, torch.randn(2, 1, 8, 8, 8))
-    with pytest.raises(ValueError, match="expected 5D input"):
-        network.norm(torch.randn(2, 5, 8, 8))
-
-
-def test_norm_dropout_and_activation_are_one_operation() -> None:
-    network = Block(0.1, 0.3)
-    assert operate(network, torch.randn(2, 1, 8, 8, 8)).pairs == ("norm",)
-    output = network(torch.randn(2, 1, 20, 20, 20))
-    assert "CpuNormAct" in str(output.grad_fn)
-    assert 0.28 < float((output == 0).float().mean()) < 0.32
-    network.eval()
-    assert float((network(torch.randn(2, 1, 20, 20, 20)) == 0).float().mean()) < 0.01
-
-
 def test_an_output_that_is_used_twice_is_counted_once() -> None:
     class Twice(Block):
         def forward(self, image: Tensor) -> Tensor:
@@ -235,10 +217,3 @@ def test_an_output_that_is_used_twice_is_counted_once() -> None:
 def test_other_types_are_torchs(value: Tensor) -> None:
     assert not cpu_kernel_takes(value)
     assert cpu_kernel_takes(value.float())
-
-
-def test_batch_statistics_are_returned() -> None:
-    image = torch.randn(3, 2, 5, 6, 7) + 100
-    _, statistics = batch_norm_act(image, None, None, None, 1e-5, 0.0, None)
-    assert torch.allclose(statistics.mean, image.mean((0, 2, 3, 4)), rtol=1e-6)
-    assert torch.allclose(statistics.var, image.var((0, 2, 3, 4), correction=0), rtol=1e-4)

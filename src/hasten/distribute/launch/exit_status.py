@@ -12,14 +12,14 @@ from typing import Literal
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from hasten.distribute.launch.record import read_record
+from hasten.distribute.launch.job import Job
+from hasten.distribute.launch.record import RankRecord
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 from hasten.files import first_line
 from hasten.observe.rundir import CHECKPOINTS
 
-How = Literal["mistake", "error", "memory", "killed", "stalled", "stopped", "silent", "gone", "ended"]
-"""`stopped`: by a SIGSTOP, until the launcher killed it; `silent`: an exit code and no record; `gone`: it lost another
-rank; `ended`: by the launcher, as another had failed."""
+How = Literal["mistake", "error", "memory", "killed", "stalled", "silent", "gone", "ended"]
+"""`silent`: an exit code and no record; `gone`: it lost another rank; `ended`: by the launcher, as another failed."""
 _CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
 """Order of the causes; the lowest number counts as the first failure. All others are 1."""
 _PATIENCE_S = 20
@@ -36,10 +36,9 @@ class End:
     how: How
     exit_code: int
     """Negative: the number of a signal."""
-    message: str
-    traceback: str
+    message: str = ""
+    traceback: str = ""
     """The rank's traceback, or its stacks if it stalled, or the last lines of its log."""
-    log: str
     time: float
     """Seconds since 1970."""
     step: int = -1
@@ -50,16 +49,14 @@ class End:
     def in_words(self) -> str:
         """What happened to it, as the end of a sentence that starts with the rank."""
         match self.how:
-            case "stalled" if self.step >= 0:
-                return f"made no step after step {self.step}"
             case "stalled":
-                return "neither answered nor ended when asked to"
-            case "stopped":
-                return "was stopped (SIGSTOP) and not continued"
+                still = f"made no step after step {self.step}"
+                return still if self.step >= 0 else "neither answered nor ended when asked to"
             case "memory":
                 return "ran out of memory"
             case "killed":
-                return f"was killed by {_signal_name(-self.exit_code)}"
+                hint = " (often by the system, for want of memory: see dmesg)" if self.exit_code == -9 else ""
+                return f"was killed by {_signal_name(-self.exit_code)}{hint}"
             case "silent":
                 return f"ended with exit code {self.exit_code} and gave no reason"
             case "gone":
@@ -71,8 +68,6 @@ class End:
 
 
 def _signal_name(number: int) -> str:
-    if number == signal.SIGKILL:
-        return "SIGKILL (often by the system, for want of memory: see dmesg, or the limit of the job)"
     try:
         return signal.Signals(number).name
     except ValueError:  # one of the numbers for real-time signals, which have no names
@@ -81,121 +76,95 @@ def _signal_name(number: int) -> str:
 
 def ends_of(
     failures: Mapping[int, ProcessFailure],
+    records: Mapping[int, RankRecord],
     *,
     host: str,
     logs: Mapping[int, Path],
     where: Path,
-    stopped: Mapping[int, float],
 ) -> list[End]:
-    """How the ranks of this host ended.
-
-    failures: in the order in which torch saw them; where: of the watchdogs; stopped: when the launcher killed a rank
-    that was stopped, in seconds since 1970.
-    """
+    """How the ranks of this host ended. failures: in the order in which torch saw them. where: of the watchdogs."""
     began = min((failure.timestamp for failure in failures.values()), default=0)
     ends = []
     for index, (rank, failure) in enumerate(failures.items()):
-        late = failure.timestamp - began >= _PATIENCE_S
-        end = _end_of(rank, failure, host=host, log=logs[rank], where=where, first=index == 0, late=late)
-        ends.append(replace(end, how="stopped", time=stopped[rank]) if rank in stopped else end)
+        stall, stack = _stall_of(rank, failure.pid, where)
+        code, record = failure.exitcode, records.get(rank)
+        end = End(rank=rank, host=host, how="silent", exit_code=code, time=float(failure.timestamp))
+        if stall is not None:
+            end = replace(end, step=stall.step, collectives=stall.collectives)
+        if record is not None:
+            # Stopped on request, or because another rank had reported the error.
+            how: How = "ended" if record.kind == "stopped" or record.kind == "other" else record.kind
+            end = replace(end, how=how, message=record.message, traceback=record.traceback, time=record.time)
+        elif code == STALLED or (code == 1 and stack):
+            end = replace(end, how="stalled", traceback=stack)
+        elif code < 0:
+            late = failure.timestamp - began >= _PATIENCE_S
+            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
+            end = replace(end, how="ended" if by_launcher else "killed")
+        if end.how in ("silent", "killed"):
+            end = replace(end, traceback=last_lines(logs[rank]))
+        ends.append(end)
     return sorted(ends, key=lambda end: end.rank)
-
-
-def _end_of(rank: int, failure: ProcessFailure, *, host: str, log: Path, where: Path, first: bool, late: bool) -> End:
-    record = read_record(Path(failure.error_file))
-    stall, stack = _stall_of(rank, failure.pid, where)
-    code, time, message, details = failure.exitcode, float(failure.timestamp), "", ""
-    how: How = "silent"
-    if record is not None:
-        # Stopped on request, or because another rank had reported the error.
-        how = "ended" if record.kind == "stopped" or record.kind == "other" else record.kind
-        message, details, time = record.message, record.traceback, record.time
-    elif code == STALLED or (code == 1 and stack):
-        how, details = "stalled", stack
-    elif code < 0:
-        by_launcher = not first and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
-        how = "ended" if by_launcher else "killed"
-    if not details and how in ("silent", "killed"):
-        details = last_lines(log)
-    return End(
-        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=details, log=str(log), time=time,
-        step=stall.step if stall else -1, collectives=stall.collectives if stall else -1,
-    )  # fmt: skip
 
 
 def first_of(ends: Sequence[End]) -> End:
     """The one that failed first: the others may have ended because of it."""
     by_cause = min(ends, key=lambda end: (_CAUSE.get(end.how, 1), end.time, end.rank))
-    if by_cause.how not in ("stalled", "stopped"):
+    if by_cause.how != "stalled":
         return by_cause
     # All ranks stalled, but the others waited for one. A rank that had to be killed could not even report its stall.
-    still = [end for end in ends if end.how in ("stalled", "stopped")]
+    still = [end for end in ends if end.how == "stalled"]
     still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -signal.SIGKILL]
-    return min(still, key=lambda end: (end.how != "stopped", end.step, end.collectives, end.rank))
+    return min(still, key=lambda end: (end.step, end.collectives, end.rank))
 
 
 def last_lines(log: Path) -> str:
     """The last lines of a rank's log."""
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        return "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
     except OSError:
         return ""
-    return "\n".join(lines[-_LAST_LINES:])
 
 
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
     """The stall and stacks that a rank's watchdog wrote, if they are of this process."""
     stall: Stall | None = None
+    owner = stack = ""
     with suppress(OSError, ValueError, TypeError):
         stall = Stall(**json.loads(stall_file(where, rank).read_text()))
-    try:
+    with suppress(OSError):
         owner, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
-    except OSError:
-        owner, stack = "", ""
     return (
         stall if stall is not None and stall.pid == pid else None,
         stack if owner == f"pid {pid}" else "",
     )
 
 
-def report_of(
-    ends: Sequence[End],
-    size: int,
-    *,
-    lost: Sequence[str],
-    restarts: int,
-    logs: Path,
-    out: Path,
-    again: str,
-    resume: str,
-) -> str:
+def report_of(ends: Sequence[End], job: Job, *, restarts: int, logs: Path, again: str, resume: str) -> str:
     """The report on a failed job, as far as this host knows of it.
 
-    ends: of all known ranks, at least one, of `size`. lost: hosts that did not report how their ranks ended. restarts:
-    how often the job had been started again. again, resume: commands that restart the job from the start, and from its
-    last checkpoint.
+    ends: of this host's ranks that failed, at least one. restarts: how often the job had been started again. again,
+    resume: commands that restart the job from the start, and from its last checkpoint.
     """
     first = first_of(ends)
     if first.how == "mistake":
         return f"error: {first.message}"
-    lines = []
-    if lost:
-        lines.append(f"error: lost {' and '.join(lost)}: it does not answer any more")
-    where = f"rank {first.rank} of {size} on {first.host}"
     tries = f" (restart {restarts})" if restarts else ""
-    # If the lost host is the cause, only that host has the error.
-    lines.append(
-        f"{where}{tries} {first.in_words}" if lost else f"error: {where} failed first{tries}: it {first.in_words}"
-    )
+    lines = [f"error: rank {first.rank} of {job.world} on {first.host} failed first{tries}: it {first.in_words}"]
     if first.message and first.how != "error":
         lines.append(f"  {first_line(first.message)}")
-    if first.traceback and first.how != "gone":
+    if first.how in ("gone", "ended"):
+        lines.append("the cause is in the report of another host")
+    elif first.traceback:
         title = {"stalled": "what it was doing", "killed": "last lines of its log", "silent": "last lines of its log"}
         lines.append(f"{title.get(first.how, 'its traceback')}:")
         lines += [f"  {line}" for line in first.traceback.rstrip().splitlines()]
     lines += [_other(end, first) for end in ends if end.rank != first.rank]
     lines.append(f"logs: {logs}")
-    lines.append(_what_now(first, out=out, again=again, resume=resume))
+    saved = any((job.out / CHECKPOINTS).glob("last*"))
+    advice = f"resume from the last checkpoint: {resume}" if saved else f"nothing was saved yet; start again: {again}"
+    smaller = "take a smaller sample.batch_size or network, or more processes, then "
+    lines.append(f"{smaller if first.how == 'memory' else ''}{advice}")
     return "\n".join(lines)
 
 
@@ -204,7 +173,7 @@ def exit_code_of(first: End) -> int:
     match first.how:
         case "mistake":
             return 2
-        case "stalled" | "stopped":
+        case "stalled":
             return STALLED
         case "killed":
             return 128 - first.exit_code
@@ -215,14 +184,6 @@ def _other(end: End, first: End) -> str:
     name = f"rank {end.rank} on {end.host}"
     if end.how in ("gone", "ended"):
         return f"{name}: ended as rank {first.rank} was gone"
-    if end.how == "stalled" and first.how in ("stalled", "stopped"):
+    if end.how == first.how == "stalled":
         return f"{name}: waited for rank {first.rank} after step {end.step}"
     return f"{name}: {end.in_words} too" + (f" ({first_line(end.message)})" if end.message else "")
-
-
-def _what_now(first: End, *, out: Path, again: str, resume: str) -> str:
-    saved = any((out / CHECKPOINTS).glob("last*"))
-    advice = f"resume from the last checkpoint: {resume}" if saved else f"nothing was saved yet; start again: {again}"
-    if first.how == "memory":
-        return f"take a smaller sample.batch_size or network, or more processes, then {advice}"
-    return advice

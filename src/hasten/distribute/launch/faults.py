@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -13,15 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-import torch
-
 from hasten.distribute.world import World
 
 VARIABLE = "HASTEN_FAULT"
-Kind = Literal["kill", "stop", "hang", "oom", "sigterm", "error"]
+Kind = Literal["kill", "hang", "oom", "sigterm", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_ROOM = 1 << 28
-"""Bytes that a process may still allocate before `oom` exceeds the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +61,12 @@ def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
 
 def _inject(kind: Kind, step: int) -> None:
     match kind:
-        case "kill" | "stop" | "sigterm":
-            numbers = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
-            os.kill(os.getpid(), numbers[kind])
+        case "kill" | "sigterm":
+            os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
         case "hang":
             while True:
                 time.sleep(3600)
         case "error":
             raise RuntimeError(f"error injected after step {step} by {VARIABLE}")
         case "oom":
-            _run_out_of_memory()
-
-
-def _run_out_of_memory() -> None:
-    """Allocate more than the limit allows, so that the error is a real one."""
-    if torch.cuda.is_available():
-        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    blocks = []
-    resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, hard))
-    try:
-        while True:
-            blocks.append(torch.empty(_ROOM, dtype=torch.uint8))
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            raise MemoryError(f"can't allocate memory: injected after step {step} by {VARIABLE}")

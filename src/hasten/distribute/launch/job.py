@@ -1,10 +1,18 @@
-"""The description of a launch: how many processes on how many hosts, and the address of the rendezvous."""
+"""One launch: how many processes on how many hosts, and the meeting of the hosts' launchers."""
 
 from __future__ import annotations
 
+import math
+import socket
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+from torch.distributed import TCPStore
+
+from hasten.distribute.group import why_unreachable, with_timeout
+from hasten.files import first_line
 from hasten.observe.cores import usable_cores
 
 
@@ -22,27 +30,39 @@ class Job:
     """HOST:PORT of node 0; None on one host, which takes a free port."""
     max_restarts: int = 0
     """How often all processes start again after one of them failed."""
-    rdzv_id: str = "hasten"
-    """Distinguishes this job from others with the same rendezvous address."""
     stall_s: float | None = None
-    """Seconds without a step after which a process ends itself, or is killed where it is stopped (SIGSTOP).
-
-    None: processes take half of distribute.timeout_s, and one that is stopped is killed when another has failed.
-    """
+    """Seconds without a step after which a process ends itself; None: half of distribute.timeout_s."""
     join_s: float = 300.0
     """Seconds that the hosts wait for one another at the start."""
 
     def __post_init__(self) -> None:
-        mistakes = _mistakes(self)
-        if mistakes:
-            raise ValueError("\n".join(mistakes))
+        for name, number, least in (
+            ("--nproc", self.nproc, 1),
+            ("--nnodes", self.nnodes, 1),
+            ("--node-rank", self.node_rank, 0),
+            ("--max-restarts", self.max_restarts, 0),
+        ):
+            if number < least:
+                raise ValueError(f"{name} {number}: must be {least} or more")
+        if self.node_rank >= self.nnodes:
+            raise ValueError(f"--node-rank {self.node_rank}: must be below --nnodes {self.nnodes}; number from 0")
+        if self.nnodes > 1 and self.master is None:
+            raise ValueError(
+                f"--nnodes {self.nnodes}: the hosts don't know where to meet; give all of them --master HOST:PORT, "
+                "with the address of the host of --node-rank 0 and a free port there"
+            )
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or int(port) >= 2**16:
+            raise ValueError(f"--master {self.master}: must be HOST:PORT, such as node-0:29500")
 
-    def address(self) -> tuple[str, int]:
-        """Host and port where the launchers meet; port 0 is any free one."""
-        if self.master is None:
-            return "127.0.0.1", 0
-        host, _, port = self.master.rpartition(":")
-        return host.strip("[]"), int(port)
+    @property
+    def address(self) -> str:
+        """Where the launchers meet; port 0 is any free one."""
+        return self.master or "127.0.0.1:0"
+
+    @property
+    def world(self) -> int:
+        return self.nproc * self.nnodes
 
     def warning(self) -> str | None:
         cores = usable_cores()
@@ -50,31 +70,68 @@ class Job:
         return reason if self.nproc > cores else None
 
 
-def _mistakes(job: Job) -> list[str]:
-    messages = []
-    if job.nproc < 1:
-        messages.append(f"--nproc {job.nproc}: must be 1 or more")
-    if job.nnodes < 1:
-        messages.append(f"--nnodes {job.nnodes}: must be 1 or more")
-    elif not 0 <= job.node_rank < job.nnodes:
-        messages.append(
-            f"--node-rank {job.node_rank}: must be 0 to {job.nnodes - 1}, as --nnodes is {job.nnodes}; "
-            "number the hosts from 0"
-        )
-    if job.nnodes > 1 and job.master is None:
-        messages.append(
-            f"--nnodes {job.nnodes}: the hosts don't know where to meet; give all of them --master HOST:PORT, "
-            "with the address of the host of --node-rank 0 and a free port there"
-        )
-    if job.master is not None:
-        host, colon, port = job.master.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            messages.append(f"--master {job.master}: must be HOST:PORT, such as node-0:29500")
-    if job.max_restarts < 0:
-        messages.append(f"--max-restarts {job.max_restarts}: must be 0 or more")
-    for name, seconds in (("--stall-seconds", job.stall_s), ("--join-seconds", job.join_s)):
-        if seconds is not None and not seconds > 0:
-            messages.append(f"{name} {seconds:g}: must be above 0")
-    if not job.rdzv_id:
-        messages.append("--rdzv-id: is empty; leave it out or give a name")
-    return messages
+class Rendezvous:
+    """The launchers of all hosts, once they have joined. Their store lives as long as node 0's launcher."""
+
+    def __init__(self, job: Job) -> None:
+        """Wait for the other hosts for `job.join_s`. Raises ValueError where they can't meet, saying why."""
+        self.job = job
+        host, _, port = job.address.rpartition(":")
+        self.host = host.strip("[]")
+        until = time.monotonic() + job.join_s
+        where = f"--master {job.master}"
+        if job.node_rank and (reason := why_unreachable(self.host, int(port), within_s=job.join_s)):
+            raise ValueError(
+                f"{where}: cannot be reached ({reason}); check that the launcher of --node-rank 0 runs there and that "
+                "no firewall lies between"
+            )
+        try:
+            self.store = _open(self.host, int(port), first=job.node_rank == 0, seconds=until - time.monotonic())
+            began = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+            self.name = self.store.compare_set("name", "", began).decode()
+            twice = self.store.add(f"count/{job.node_rank}", 1) > 1
+            self.store.set(f"host/{job.node_rank}", socket.gethostname())
+        except (RuntimeError, OSError) as error:
+            raise ValueError(
+                f"{where}: the launchers can't meet there ({first_line(error)}); check that the one of --node-rank 0 "
+                "runs on that host, and that no other program or earlier job has the port"
+            ) from error
+        if twice:
+            raise ValueError(f"--node-rank {job.node_rank}: given to two launchers; number each host differently")
+        nodes = range(job.nnodes)
+        try:
+            self.store.wait([f"host/{node}" for node in nodes], timedelta(seconds=max(0.1, until - time.monotonic())))
+        except RuntimeError:
+            missing = ", ".join(str(node) for node in nodes if not self.store.check([f"host/{node}"]))
+            raise ValueError(
+                f"--nnodes {job.nnodes}: node {missing} did not come within {job.join_s:g} s; start the launcher there "
+                "too, or give --join-seconds more"
+            ) from None
+
+    def wait_for_all(self, what: str, seconds: float) -> None:
+        """Wait for the launchers of all hosts to come to this point. Raises RuntimeError if one does not in time."""
+        self.store.set(f"{what}/{self.job.node_rank}", "1")
+        self.store.wait([f"{what}/{node}" for node in range(self.job.nnodes)], timedelta(seconds=seconds))
+
+    def store_of_ranks(self, number: int) -> TCPStore:
+        """The store by which the ranks of one start meet, on node 0; its port is shared through the launchers' store.
+
+        Raises RuntimeError or TimeoutError if another host does not join.
+        """
+        first, key = self.job.node_rank == 0, f"round/{number}"
+        port = 0 if first else int(self.store.get(key))
+        store = _open(self.host, port, first=first, seconds=self.job.join_s)
+        if first:
+            self.store.set(key, str(store.port))
+        self.wait_for_all(f"joined/{number}", self.job.join_s)
+        return store
+
+
+def _open(host: str, port: int, *, first: bool, seconds: float) -> TCPStore:
+    seconds = math.ceil(max(1.0, seconds))
+
+    def opened() -> TCPStore:
+        return TCPStore(host, port, None, first, timedelta(seconds=seconds), wait_for_workers=False)
+
+    # If what listens at this address is not a store, torch's store waits forever.
+    return with_timeout(opened, seconds + 1.0)

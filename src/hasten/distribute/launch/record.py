@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -38,7 +37,6 @@ class RankRecord:
     exit_code: int
     message: str
     traceback: str
-    host: str
     time: float
     """Seconds since 1970."""
 
@@ -66,7 +64,6 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
         exit_code=code,
         message=message,
         traceback=_traceback(error),
-        host=socket.gethostname(),
         time=time.time(),
     )
 
@@ -80,16 +77,14 @@ def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[No
     try:
         yield
     except BaseException as error:
-        path = _record_file()
-        if path is not None and not (isinstance(error, SystemExit) and not error.code):
-            write_record(path, record_of(error, short_of_memory=short_of_memory))
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if path and not (isinstance(error, SystemExit) and not error.code):
+            record = record_of(error, short_of_memory=short_of_memory)
+            # The format of torch's own `record`, which torchrun shows too, with Hasten's fields added.
+            extra = {"py_callstack": record.traceback, "timestamp": str(int(record.time))}
+            message = {"message": record.message, "extraInfo": extra}
+            write_json(Path(path), {"message": message, "hasten": asdict(record)})
         raise
-
-
-def write_record(path: Path, record: RankRecord) -> None:
-    """Write the record in the format of torch's `record`, which torchrun also shows, with Hasten's fields added."""
-    extra = {"py_callstack": record.traceback, "timestamp": str(int(record.time))}
-    write_json(path, {"message": {"message": record.message, "extraInfo": extra}, "hasten": asdict(record)})
 
 
 def read_record(path: Path) -> RankRecord | None:
@@ -119,8 +114,3 @@ def _is_peer_failure(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(part in text for part in _COLLECTIVE_ERRORS)
-
-
-def _record_file() -> Path | None:
-    named = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    return Path(named) if named else None

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,26 +140,22 @@ class Watchdog:
         # Hasten's launcher copies the stacks into the rank's log; under another launcher, the rank prints them itself.
         for file in (self._stack, None if LAUNCHED in os.environ else sys.stderr):
             if file is not None:
-                print("\n".join(_stacks()), file=file, flush=True)
+                faulthandler.dump_traceback(file)
         os._exit(STALLED)
 
 
 def watchdog_of(world: World, where: Path, *, timeout_s: float) -> Watchdog | None:
     """The watchdog of a rank of several; a single process has none unless --stall-seconds is set.
 
-    The launcher's --stall-seconds counts; else `default_stall_s`. 0 is none.
+    The launcher's --stall-seconds counts; else half of the collectives' timeout, so that a rank that hangs is detected
+    before they give up. 0 is none.
     """
     value = os.environ.get(VARIABLE, "")
     try:
-        stall_s = float(value) if value else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
+        stall_s = float(value) if value else (timeout_s / 2 if world.size > 1 else 0.0)
     except ValueError:
         raise ValueError(f"{VARIABLE}={value}: must be a number of seconds") from None
     return Watchdog(rank=world.rank, stall_s=stall_s, where=where) if stall_s > 0 else None
-
-
-def default_stall_s(timeout_s: float) -> float:
-    """Half of the collectives' timeout, so that a rank that hangs is detected before they give up."""
-    return timeout_s / 2
 
 
 def _collectives() -> int:
@@ -168,15 +163,3 @@ def _collectives() -> int:
         return 0
     group: Any = distributed.distributed_c10d._get_default_group()
     return int(group._get_sequence_number_for_group())
-
-
-def _stacks() -> list[str]:
-    """The stacks of all Python threads, the main thread's first; most recent call last."""
-    frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
-    main, current = threading.main_thread().ident, threading.get_ident()
-    lines = []
-    for ident in sorted(frames, key=lambda ident: ident != main):
-        if ident != current:
-            lines.append(f"Thread {names.get(ident, ident)} (most recent call last):")
-            lines += "".join(traceback.format_stack(frames[ident])).splitlines()
-    return lines

@@ -49,47 +49,16 @@ def _is_on(value: str) -> bool:
 _BINDS = "binds the threads of every process to the same cores, so that a second process halves both"
 
 
-@dataclass(frozen=True, slots=True)
-class Trap:
-    """An environment variable that costs time or correctness where `is_harmful` holds of its value."""
-
-    variable: str
-    is_harmful: Callable[[str], bool]
-    text: str
-    remedy: str = ""
-    """Beside unsetting the variable."""
-
-
-_TRAPS = (
-    Trap("GOMP_CPU_AFFINITY", bool, _BINDS),
-    Trap(
-        "KMP_AFFINITY", lambda value: value.strip().lower() not in ("disabled", "none"), _BINDS,
-        ", or KMP_AFFINITY=disabled",
-    ),
-    Trap("OMP_PROC_BIND", lambda value: value.strip().lower() not in ("false", ""), _BINDS),
-    Trap(
-        "OMP_WAIT_POLICY", lambda value: value.strip().lower() == "active",
-        "threads that wait keep their cores busy: other threads of the run, and other programs, stand still",
-    ),
-    Trap("OMP_DYNAMIC", _is_on, "OpenMP may take fewer threads than set, differently each time"),
-    Trap(
-        "KMP_DUPLICATE_LIB_OK", _is_on, "hides that two OpenMP libraries are loaded, which can give wrong numbers",
-        " and install all packages from one source",
-    ),
-    Trap("CUDA_LAUNCH_BLOCKING", _is_on, "every kernel is waited for, so that the host queues nothing ahead"),
-    Trap(
-        "PYTORCH_NO_CUDA_MEMORY_CACHING", _is_on,
-        "every tensor is a call to the driver's allocator, which waits for the device",
-    ),
-    Trap(
-        "NVIDIA_TF32_OVERRIDE", lambda value: value.strip() == "0",
-        "switches TF32 off in every library, whatever a run sets",
-    ),
-    Trap("TORCH_SHOW_DISPATCH_TRACE", _is_on, "prints every operation"),
-    Trap("PYTHONMALLOC", lambda value: "debug" in value, "checks every allocation of Python's"),
-    Trap("PYTHONDEVMODE", bool, "Python runs with its checks for developers"),
-)  # fmt: skip
-_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_TRAPS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "GOMP_CPU_AFFINITY": (bool, _BINDS),
+    "KMP_AFFINITY": (lambda value: value.strip().lower() not in ("disabled", "none"), _BINDS),
+    "OMP_PROC_BIND": (lambda value: value.strip().lower() not in ("false", ""), _BINDS),
+    "OMP_WAIT_POLICY": (lambda value: value.strip().lower() == "active", "threads that wait keep their cores busy"),
+    "CUDA_LAUNCH_BLOCKING": (_is_on, "every kernel is waited for, so that the host queues nothing ahead"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": (_is_on, "every tensor is a call to the driver's allocator"),
+    "NVIDIA_TF32_OVERRIDE": (lambda value: value.strip() == "0", "switches TF32 off, whatever a run sets"),
+}
+"""Environment variables that cost time: for which values, and why."""
 
 
 def check_threads(threads: Threads) -> tuple[Check, ...]:
@@ -145,25 +114,16 @@ def _spin(threads: Threads) -> Iterator[Check]:
         yield check("threads", "spin", text, remedy)
 
 
-def _settings(threads: Threads) -> list[Check]:
-    checks = []
-    counts = {name: threads.variables[name] for name in _COUNTS if name in threads.variables}
-    if len(set(counts.values())) > 1:
-        text = ", ".join(f"{name}={value}" for name, value in counts.items()) + ": libraries disagree on the threads"
-        first, value = next(iter(counts.items()))
-        remedy = f"set only {first}={value}"
-        checks.append(check("threads", "thread variables", text, remedy))
-    for trap in _TRAPS:
-        value = threads.variables.get(trap.variable, "")
-        if value and trap.is_harmful(value):
-            text, remedy = f"{trap.variable}={value}: {trap.text}", f"unset {trap.variable}{trap.remedy}"
-            checks.append(check("threads", trap.variable, text, remedy))
-    return checks
+def _settings(threads: Threads) -> Iterator[Check]:
+    for name, (is_harmful, text) in _TRAPS.items():
+        value = threads.variables.get(name, "")
+        if value and is_harmful(value):
+            yield check("threads", name, f"{name}={value}: {text}", f"unset {name}")
 
 
 def threads_here(others: float = 0.0) -> Threads:
     """The threads of this process, with the variables of a script that it would start. others: cores in use."""
-    names, environ = {*_COUNTS, *SPIN_NAMES, *(trap.variable for trap in _TRAPS)}, environment_of_user()
+    names, environ = {"OMP_NUM_THREADS", *SPIN_NAMES, *_TRAPS}, environment_of_user()
     return Threads(
         usable=len(allowed_cpus()),
         logical=psutil.cpu_count() or 1,

@@ -23,7 +23,6 @@ class Versions:
     cudnn: str | None = None
     driver: str | None = None
     """Version of NVIDIA's driver."""
-    torchvision: str | None = None
     monai: str | None = None
     gpu: bool = False
     """Whether torch sees a CUDA device."""
@@ -46,35 +45,7 @@ class KnownConflict:
     """`cpu_bf16` or `gpu`: where that is what it happens on."""
 
 
-def _unsupported(component: str, title: str, least: str, remedy: str) -> KnownConflict:
-    """A component that is older than Hasten supports."""
-    problem = f"Hasten asks for {title} {least} or newer"
-    return KnownConflict(
-        name=f"{component}-unsupported",
-        level="bad",
-        spans={component: ("", least)},
-        problem=problem,
-        remedy=remedy,
-        source="pyproject.toml",
-    )
-
-
-def _old_driver(cuda: int, least: str, other: str) -> KnownConflict:
-    """An NVIDIA driver that is too old for torch's CUDA. other: a CUDA version to use instead."""
-    return KnownConflict(
-        name="driver-too-old",
-        level="bad",
-        spans={"cuda": (str(cuda), str(cuda + 1)), "driver": ("", least)},
-        problem=f"CUDA {cuda} asks for a driver of {least} or newer",
-        remedy=f"update the NVIDIA driver, or install a torch built for {other}",
-        source="CUDA toolkit release notes, table of minimum driver versions",
-    )
-
-
 RULES: tuple[KnownConflict, ...] = (
-    _unsupported("torch", "torch", "2.10", "pip install 'torch>=2.10'"),
-    _unsupported("monai", "MONAI", "1.6", "pip install 'monai>=1.6'"),
-    _unsupported("python", "Python", "3.11", "make an environment with Python 3.11 or newer"),
     KnownConflict(
         name="conv3d-bf16-wrong",
         level="bad",
@@ -91,8 +62,6 @@ RULES: tuple[KnownConflict, ...] = (
         remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
         source="pytorch PR#167024",
     ),
-    _old_driver(12, "525.60.13", "an older CUDA"),
-    _old_driver(13, "580.65.06", "CUDA 12"),
     KnownConflict(
         name="cpu-bf16-tiny-maps",
         level="warn",
@@ -105,9 +74,6 @@ RULES: tuple[KnownConflict, ...] = (
 )
 """Known bad pairs. A row is one claim with where it comes from; rows of one name are one fault in several versions."""
 
-_VISION_MINORS = 15
-"""torchvision 0.(n + 15) belongs to torch 2.n, since 2.0 and 0.15."""
-
 
 def check_versions(versions: Versions) -> tuple[Check, ...]:
     """A check for each installed component, and one for each rule of the table that applies to these versions."""
@@ -119,7 +85,6 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
             ("cuDNN", versions.cudnn),
             ("NVIDIA driver", versions.driver),
             ("MONAI", versions.monai),
-            ("torchvision", versions.torchvision),
         )
         if text
     ]
@@ -128,7 +93,7 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
             installed = ", ".join(f"{what} {getattr(versions, what)}" for what in rule.spans)
             text = f"{installed}: {rule.problem} ({rule.source})"
             checks.append(check("versions", rule.name, text, rule.remedy, level=rule.level))
-    return (*checks, *_vision(versions), *_blind(versions))
+    return (*checks, *_blind(versions))
 
 
 def _within(versions: Versions, what: str, span: tuple[str, str]) -> bool:
@@ -145,25 +110,6 @@ def numbers(version: str) -> tuple[int, ...]:
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
-
-
-def _vision(versions: Versions) -> list[Check]:
-    """torchvision is built for one torch, and for its kind of build."""
-    if versions.torchvision is None:
-        return []
-    vision, base = (*numbers(versions.torchvision), 0, 0), (*numbers(versions.torch), 0, 0)
-    expected = f"0.{base[1] + _VISION_MINORS}"
-    tags = [text.partition("+")[2] for text in (versions.torchvision, versions.torch)]
-    if base[0] == 2 and vision[:2] != (0, base[1] + _VISION_MINORS):
-        why = f"torchvision {versions.torchvision} is not built for torch {versions.torch}, which goes with {expected}"
-    elif tags[1] == "cpu" and tags[0].startswith("cu"):
-        why = f"torchvision {versions.torchvision} asks for CUDA's libraries, and torch {versions.torch} brings none"
-    else:
-        return []
-    message = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
-    index = "https://download.pytorch.org/whl/" + (tags[1] or "cpu")
-    remedy = f"pip install 'torchvision=={expected}.*' --index-url {index}, or pip uninstall torchvision"
-    return [check("versions", "torchvision-mismatch", message, remedy)]
 
 
 def _blind(versions: Versions) -> list[Check]:
@@ -195,7 +141,6 @@ def versions_here() -> Versions:
         cuda=torch.version.cuda,
         cudnn=cudnn_text(cudnn) if cudnn else None,
         driver=driver_version(),
-        torchvision=installed_version("torchvision"),
         monai=installed_version("monai"),
         gpu=torch.cuda.is_available(),
         cpu_bf16=cpu_has_bf16(),

@@ -1,12 +1,11 @@
-"""What torch's profiler recorded: trees of ranges and operations, and the tables made of them, in whole numbers."""
+"""Tables of what torch's profiler recorded, by its own sums, in whole numbers: kernels by kind, phases, operations."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, PHASES
@@ -26,10 +25,9 @@ _OF_TORCH = {
 }
 """Ranges that torch marks itself, and the phase that each stands for in a loop without ranges."""
 _NO_WORK = re.compile(
-    r"^aten::(_?(un)?safe_view|_reshape_alias|alias|as_strided_?|broadcast_to|chunk|detach_?|diagonal|empty\w*|expand(_as)?|"
-    r"flatten|is_\w+|item|_local_scalar_dense|lift_fresh|movedim|mT|narrow|new_empty\w*|permute|requires_grad_|reshape|"
-    r"resize_|resolve_(conj|neg)|result_type|select|set_|set_data|slice|split\w*|_?squeeze_?|t|T|to|transpose_?|"
-    r"unbind|unflatten|unfold|unsqueeze_?|view(_as)?|_nnpack_available|_has_\w+|conj|numpy_T|adjoint)$"
+    r"^aten::(_?(un)?safe_view|_reshape_alias|alias|as_strided_?|detach_?|empty\w*|expand(_as)?|item|"
+    r"_local_scalar_dense|new_empty\w*|permute|requires_grad_|reshape|resize_|select|set_|slice|split\w*|_?squeeze_?|"
+    r"t|to|transpose_?|unbind|unsqueeze_?|view(_as)?|_nnpack_available)$"
     r"|^(autograd|torch::autograd|profiler|c10)::"
 )
 """Operations that only lay out memory or make views, and internal ones: no device runs a kernel for them."""
@@ -38,8 +36,7 @@ KERNELS, CALLS = "# Kernels", "# Calls"
 CPU, GPU, TOTAL = "CPU Time (ns)", "GPU Time (ns)", "CPU Total (ns)"
 """DLProf's names, and two of ours: calls, and the time with all that was called."""
 ALL, TENSOR, MEMORY, OTHER = "All kernels", "Kernels using Tensor Cores", "Memory kernels", "All other kernels"
-OUTSIDE, BESIDE = "outside the phases", "beside the steps"
-
+OUTSIDE = "outside the phases"
 _TENSOR_CORE = re.compile(
     # The last three are Hasten's own.
     r"tensorop|16816|1688|884|8816|hmma|imma|wgmma|s161616|xmma|bf16bf16|nvjet|gmma"
@@ -49,167 +46,12 @@ _TENSOR_CORE = re.compile(
 _DEVICE_MEMORY = re.compile(
     r"^(Memcpy|Memset)|copy_kernel|copy_columns|copy_device_to_device|FillFunctor|CatArray", re.IGNORECASE
 )
-_HOST_MEMORY = re.compile(
-    r"^aten::(copy_|_to_copy|_to_dense|clone|contiguous|cat|stack|flip|fill_|zero_|index_copy_|pin_memory|_foreach_(copy|zero)_)$"
-)
-
-_TOPPED = ("transforms", "modules", "ops", "kernels")
+_HOST_MEMORY = re.compile(r"^aten::(copy_|_to_copy|clone|contiguous|cat|stack|flip|fill_|zero_|_foreach_(copy|zero)_)$")
 TOP = 20
-"""Rows of each table in the summary; the tables' own reports have all."""
+"""Rows of each table in the summary."""
 
-Row = dict[str, int]
-Table = dict[str, Row]
-
-
-@dataclass(slots=True)
-class Node:
-    """A range or an operation on one thread; times in ns."""
-
-    name: str
-    is_range: bool
-    begin: int
-    time: int
-    children: list[Node] = field(default_factory=list)
-    launched: list[tuple[str, int]] = field(default_factory=list)
-    """(kernel, ns on the device) that it launched itself."""
-
-    @property
-    def self_time(self) -> int:
-        """Time without that of its children."""
-        return max(0, self.time - sum(child.time for child in self.children))
-
-    @property
-    def phase(self) -> str | None:
-        if self.name in PHASES:
-            return self.name
-        return next((phase for begin, phase in _OF_TORCH.items() if self.name.startswith(begin)), None)
-
-    @property
-    def short(self) -> str:
-        return self.name.removeprefix(_AUTOGRAD).removeprefix(MODULE)
-
-
-def below(roots: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and all inside them."""
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(node.children)
-
-
-@dataclass
-class ProfileRecording:
-    """Threads of one process, over one stretch of time."""
-
-    main: list[Node]
-    """The outermost ranges and operations of the thread that trains, in order."""
-    backward: list[Node]
-    """Nodes of autograd's threads, where it does not run on the training one."""
-    beside: list[Node]
-    """Nodes of all other threads."""
-    device: Counter[str]
-    """ns by kernel, of all that ran on the device, launched by what was recorded or not."""
-    device_calls: Counter[str]
-
-    @property
-    def wall(self) -> int:
-        """ns from the first to the last of the training's thread."""
-        if not self.main:
-            return 0
-        return max(node.begin + node.time for node in self.main) - min(node.begin for node in self.main)
-
-    @property
-    def on_device(self) -> bool:
-        return bool(self.device)
-
-    @cached_property
-    def workers(self) -> frozenset[str]:
-        """Operations that spend at least half of their time themselves, in all of their calls together."""
-        self_time: Counter[str] = Counter()
-        whole: Counter[str] = Counter()
-        for node in below(self.roots()):
-            self_time[node.name] += node.self_time
-            whole[node.name] += node.time
-        return frozenset(name for name in whole if 2 * self_time[name] >= whole[name])
-
-    def is_kernel(self, node: Node) -> bool:
-        """Whether, on a CPU, it is an operation that delegates little or no work to others, or a compiled region."""
-        if node.is_range or not _works(node.name):
-            return node.name.startswith(_COMPILED)
-        return node.name in self.workers or not any(_works(child.name) for child in node.children)
-
-    def roots(self) -> list[Node]:
-        return [*self.main, *self.backward, *self.beside]
-
-
-def read(profiler: Any) -> ProfileRecording:
-    """The recording of a finished `torch.profiler.profile`. Raises ValueError for one that holds nothing."""
-    try:
-        events = list(profiler.events() or ())
-    except (AssertionError, AttributeError, RuntimeError) as error:
-        raise ValueError("the profile has not been taken: summarise it after its `with` block has ended") from error
-    threads: dict[int, list[Node]] = {}
-    device: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    for event in events:
-        if event.name.startswith("["):  # memory, and marks of torch's own
-            continue
-        if str(event.device_type) != "DeviceType.CPU":
-            if not event.is_user_annotation and event.name not in ("", "Context Sync", "Event Sync", "Stream Sync"):
-                device[event.name] += _ns(event.time_range)
-                calls[event.name] += 1
-        elif event.cpu_parent is None and not event.is_async:
-            threads.setdefault(event.thread, []).append(_node(event))
-    if not threads:
-        raise ValueError("the profile holds nothing: record ProfilerActivity.CPU, and at least one step")
-    trains = max(threads, key=lambda thread: (_steps(threads[thread]), -thread))
-    backward: list[Node] = []
-    beside: list[Node] = []
-    for thread, roots in threads.items():
-        if thread != trains:
-            autograd = sum(node.name.startswith(_AUTOGRAD) for node in roots)
-            (backward if 2 * autograd > len(roots) else beside).extend(roots)
-    main = sorted(threads[trains], key=lambda node: node.begin)
-    return ProfileRecording(main=main, backward=backward, beside=beside, device=device, device_calls=calls)
-
-
-def _node(event: Any) -> Node:
-    # Calls of the driver are the operation's own time, and what they launch is the operation's.
-    driver = [child for child in event.cpu_children if _is_driver(child)]
-    return Node(
-        name=event.name,
-        is_range=bool(event.is_user_annotation) or event.scope == _USER_SCOPE,
-        begin=_whole(event.time_range.start),
-        time=_ns(event.time_range),
-        children=[_node(child) for child in event.cpu_children if not _is_driver(child)],
-        launched=[(kernel.name, _whole(kernel.duration)) for each in (event, *driver) for kernel in each.kernels],
-    )
-
-
-def _is_driver(event: Any) -> bool:
-    return bool(event.name.startswith(("cuda", "cu", "hip")) and "::" not in event.name and not event.cpu_children)
-
-
-def _works(name: str) -> bool:
-    return "::" in name and not _NO_WORK.search(name)
-
-
-def _ns(interval: Any) -> int:
-    return max(0, _whole(interval.end) - _whole(interval.start))
-
-
-def _whole(microseconds: float) -> int:
-    return round(1000 * microseconds)
-
-
-def _steps(roots: list[Node]) -> int:
-    """Number of training ranges and optimizer steps of a thread; the training thread has most."""
-    names = {STEP, FORWARD, OPTIMIZER}
-    return sum(node.name in names or node.name.startswith("Optimizer.step#") for node in below(roots))
-
-
-# Tables
+Table = dict[str, dict[str, int]]
+"""Rows by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,150 +64,131 @@ class Tables:
     transforms: Table
     modules: Table
     ops: Table
+    wall: int
+    """ns from the first to the last that was recorded on the host."""
+    on_device: bool
+    """Whether anything ran on a GPU."""
 
 
-def tables_of(recording: ProfileRecording) -> Tables:
-    kernels = _kernels(recording)
+def tables_of(profiler: Any) -> Tables:
+    """The tables of a finished `torch.profiler.profile`. Raises ValueError for one that holds nothing."""
+    try:
+        events = [event for event in profiler.events() or () if not event.name.startswith("[")]
+    except (AssertionError, AttributeError, RuntimeError) as error:
+        raise ValueError("the profile has not been taken: summarise it after its `with` block has ended") from error
+    host = [event for event in events if _on_host(event) and not event.is_async]
+    if not host:
+        raise ValueError("the profile holds nothing: record ProfilerActivity.CPU, and at least one step")
+    sums = [row for row in profiler.key_averages() if not row.key.startswith("[")]
+    device = [row for row in sums if not _on_host(row) and not _is_range(row) and not row.key.endswith(" Sync")]
+    rows = [row for row in sums if _on_host(row)]
+    kernels = _device_kernels(device, host) if device else _host_kernels(rows)
+    ranges = [row for row in rows if _is_range(row) and row.key != STEP and _phase(row.key) is None]
+    wall = _ns(max(event.time_range.end for event in host) - min(event.time_range.start for event in host))
     return Tables(
         kernels=_largest(kernels),
-        kinds=_kinds(kernels, on_device=recording.on_device),
-        phases=_phases(recording),
-        transforms=_largest(_ranges(_loading(recording), lambda node: not node.name.startswith(MODULE))),
-        modules=_largest(_ranges(recording.main, lambda node: node.name.startswith(MODULE))),
-        ops=_largest(_ops(recording)),
+        kinds=_kinds(kernels, on_device=bool(device)),
+        phases=_phases(host, wall),
+        transforms=_largest(_totals(row for row in ranges if not row.key.startswith(MODULE))),
+        modules=_largest(_totals(row for row in ranges if row.key.startswith(MODULE))),
+        ops=_largest(_totals(row for row in rows if not _is_range(row))),
+        wall=wall,
+        on_device=bool(device),
     )
 
 
-def _kernels(recording: ProfileRecording) -> Table:
-    """Kernels that ran on the device, with the host's time in what launched them; without a device, the CPU's own."""
-    cpu: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    for node in below(recording.roots()):
-        for name, _ in node.launched if recording.on_device else ():
-            cpu[name] += node.self_time // len(node.launched)
-        if not recording.on_device and recording.is_kernel(node):
-            cpu[node.name] += node.self_time
-            calls[node.name] += 1
-    calls = recording.device_calls if recording.on_device else calls
-    names = recording.device if recording.on_device else cpu
-    return {name: {CALLS: calls[name], CPU: cpu[name], GPU: recording.device[name]} for name in names}
+def _on_host(event: Any) -> bool:
+    return str(event.device_type) == "DeviceType.CPU"
 
 
-def _kind(name: str, on_device: bool) -> str:
-    if (_DEVICE_MEMORY if on_device else _HOST_MEMORY).search(name):
-        return MEMORY
-    return TENSOR if on_device and _TENSOR_CORE.search(name) else OTHER
+def _is_range(event: Any) -> bool:
+    return bool(event.is_user_annotation) or event.scope == _USER_SCOPE
+
+
+def _phase(name: str) -> str | None:
+    if name in PHASES:
+        return name
+    return next((phase for begin, phase in _OF_TORCH.items() if name.startswith(begin)), None)
+
+
+def _ns(microseconds: float) -> int:
+    return max(0, round(1000 * microseconds))
+
+
+def _device_kernels(rows: Iterable[Any], host: Iterable[Any]) -> Table:
+    """What ran on a device, copies included, with the host's time in the operations that launched it."""
+    launches: Counter[str] = Counter()
+    for event in host:
+        for kernel in event.kernels:
+            launches[kernel.name] += _ns(event.self_cpu_time_total / len(event.kernels))
+    return {row.key: {CALLS: row.count, CPU: launches[row.key], GPU: _ns(row.self_device_time_total)} for row in rows}
+
+
+def _host_kernels(rows: Iterable[Any]) -> Table:
+    """Operations of a CPU that spend at least half of their time themselves, and compiled regions."""
+    return {
+        row.key: {CALLS: row.count, CPU: _ns(row.self_cpu_time_total), GPU: 0}
+        for row in rows
+        if row.key.startswith(_COMPILED)
+        or ("::" in row.key and not _NO_WORK.search(row.key) and 2 * row.self_cpu_time_total >= row.cpu_time_total)
+    }
 
 
 def _kinds(kernels: Table, *, on_device: bool) -> Table:
     table: Table = {kind: {KERNELS: 0, CALLS: 0, CPU: 0, GPU: 0} for kind in (ALL, TENSOR, MEMORY, OTHER)}
     for name, row in kernels.items():
-        for total in (table[ALL], table[_kind(name, on_device)]):
+        is_memory = (_DEVICE_MEMORY if on_device else _HOST_MEMORY).search(name)
+        kind = MEMORY if is_memory else TENSOR if on_device and _TENSOR_CORE.search(name) else OTHER
+        for total in (table[ALL], table[kind]):
             total[KERNELS] += 1
             for key, value in row.items():
                 total[key] += value
     return table
 
 
-def _phases(recording: ProfileRecording) -> Table:
-    """Times of the phases; of nested ones only the outer counts. What autograd's own threads run is the backward's."""
-    by_phase: dict[str, list[Node]] = {}
-    for root in recording.main:
-        for node in _outermost(root):
-            by_phase.setdefault(node.phase or OUTSIDE, []).append(node)
+def _phases(host: list[Any], wall: int) -> Table:
+    """Times of the phases on the thread that trains; of nested ones only the outer counts.
+
+    On a GPU autograd runs on a thread of its own, for which the training's waits: what it launches is the backward's.
+    """
+    steps = Counter(event.thread for event in host if event.name in (STEP, FORWARD) or "Optimizer.step#" in event.name)
+    trains = steps.most_common(1)[0][0] if steps else host[0].thread
     table: Table = {}
-    for name in PHASES:
-        nodes, apart = by_phase.get(name, []), recording.backward if name == "backward" else []
-        if nodes or apart:
-            # The training's thread waits for autograd's, so that their time is in its range already.
-            table[name] = _row(recording, below([*nodes, *apart]), time=sum(node.time for node in nodes or apart))
-    inside = sum(row[CPU] for row in table.values())
-    table[OUTSIDE] = _row(recording, _outside(recording.main), time=max(0, recording.wall - inside))
-    if recording.beside:
-        table[BESIDE] = _row(recording, below(recording.beside), time=sum(node.time for node in recording.beside))
-    return table
-
-
-def _row(recording: ProfileRecording, nodes: Iterable[Node], *, time: int) -> Row:
-    names: set[str] = set()
-    calls = gpu = 0
-    for node in nodes:
-        for name, duration in node.launched:
-            names.add(name)
-            calls, gpu = calls + 1, gpu + duration
-        if not recording.on_device and recording.is_kernel(node):
-            names.add(node.name)
-            calls += 1
-    return {KERNELS: len(names), CALLS: calls, CPU: time, GPU: gpu}
-
-
-def _outermost(root: Node) -> Iterator[Node]:
-    """The phases below a node that lie in no other one; the node itself if it is one."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node.phase is not None:
-            yield node
-        else:
-            stack.extend(node.children)
-
-
-def _outside(roots: Iterable[Node]) -> Iterator[Node]:
-    """The nodes that lie in no phase."""
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node.phase is None:
-            yield node
-            stack.extend(node.children)
-
-
-def _loading(recording: ProfileRecording) -> list[Node]:
-    inside = [node for root in recording.main for node in _outermost(root) if node.phase == LOADING]
-    return [*inside, *recording.beside]
-
-
-def _ranges(roots: Iterable[Node], matches: Callable[[Node], bool]) -> Table:
-    """Every range's time without that of the ranges inside it."""
-    table: Table = {}
-    for node in below(roots):
-        if node.is_range and node.phase is None and node.name != STEP and matches(node):
-            inner, gpu = _inside(node)
-            _add(table, node, cpu=max(0, node.time - inner), gpu=gpu)
-    return table
-
-
-def _add(table: Table, node: Node, *, cpu: int, gpu: int) -> None:
-    """A call of the node's own time `cpu`."""
-    row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
-    for key, value in ((CALLS, 1), (CPU, cpu), (TOTAL, node.time), (GPU, gpu)):
-        row[key] += value
-
-
-def _inside(top: Node) -> tuple[int, int]:
-    """Time of the ranges right inside a range, and the device's of what it launched outside of them."""
-    inner, gpu = 0, sum(duration for _, duration in top.launched)
-    stack = list(top.children)
-    while stack:
-        node = stack.pop()
-        if node.is_range:
-            inner += node.time
+    for event in host:
+        phase = _phase(event.name)
+        if phase is None or (event.thread != trains and phase != BACKWARD) or _within_phase(event):
             continue
-        gpu += sum(duration for _, duration in node.launched)
-        stack.extend(node.children)
-    return inner, gpu
+        row = table.setdefault(phase, {CALLS: 0, CPU: 0, GPU: 0})
+        row[GPU] += _ns(event.device_time_total)
+        if event.thread == trains:
+            row[CALLS] += 1
+            row[CPU] += _ns(event.cpu_time_total)
+    phases = {name: table[name] for name in PHASES if name in table}
+    return {**phases, OUTSIDE: {CALLS: 0, CPU: max(0, wall - sum(row[CPU] for row in phases.values())), GPU: 0}}
 
 
-def _ops(recording: ProfileRecording) -> Table:
-    table: Table = {}
-    for node in below(recording.roots()):
-        if not node.is_range:
-            _add(table, node, cpu=node.self_time, gpu=sum(duration for _, duration in node.launched))
-    return table
+def _within_phase(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None and _phase(parent.name) is None:
+        parent = parent.cpu_parent
+    return parent is not None
+
+
+def _totals(rows: Iterable[Any]) -> Table:
+    """Calls, the host's own time and with all inside, and the device's of all inside."""
+    return {
+        row.key.removeprefix(_AUTOGRAD).removeprefix(MODULE): {
+            CALLS: row.count,
+            CPU: _ns(row.self_cpu_time_total),
+            TOTAL: _ns(row.cpu_time_total),
+            GPU: _ns(row.device_time_total if _is_range(row) else row.self_device_time_total),
+        }
+        for row in rows
+    }
 
 
 def _largest(table: Table) -> Table:
-    return dict(sorted(table.items(), key=lambda item: (-item[1][GPU], -item[1][CPU], item[0])))
+    return dict(sorted(table.items(), key=lambda item: (-item[1][GPU], -item[1].get(TOTAL, item[1][CPU]), item[0])))
 
 
 def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
@@ -374,19 +197,21 @@ def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
     "All Kernels" has the shape of DLProf's summary report: by kind ("All kernels", "Kernels using Tensor Cores",
     "Memory kernels", "All other kernels") "# Kernels" (different ones), "CPU Time (ns)" and "GPU Time (ns)", and
     besides "# Calls". With a GPU a kernel is what ran there, copies and fills included, and its CPU time is that of the
-    operation that launched it; without one, it is an operation that calls no other, or a region that a compiler made,
-    and GPU time is 0. "Phases" splits the wall time of the training's thread; "Transforms" has the ranges inside data
-    loading and on threads beside the training; "Modules" the ranges of modules, "Ops" operations with their own time,
-    "Kernels" kernels: the `top` largest of each. Raises ValueError for a profile that holds nothing.
+    operation that launched it; without one, it is an operation that does its work itself, or a region that a compiler
+    made, and GPU time is 0. "Phases" splits the wall time of the training's thread; "Transforms" has all other ranges,
+    "Modules" those of modules, "Ops" operations, "Kernels" kernels: the `top` largest of each. Raises ValueError for a
+    profile that holds nothing.
     """
-    recording = read(profiler)
-    return summary_of(recording, tables_of(recording), top=top)
+    return summary_of(tables_of(profiler), top=top)
 
 
-def summary_of(recording: ProfileRecording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
+def summary_of(tables: Tables, *, top: int = TOP) -> dict[str, Any]:
     return {
         "All Kernels": tables.kinds,
         "Phases": tables.phases,
-        **{name.title(): dict(list(getattr(tables, name).items())[:top]) for name in _TOPPED},
-        "Wall": {CPU: recording.wall, GPU: sum(recording.device.values())},
+        **{
+            name.title(): dict(list(getattr(tables, name).items())[:top])
+            for name in ("transforms", "modules", "ops", "kernels")
+        },
+        "Wall": {CPU: tables.wall, GPU: sum(row[GPU] for row in tables.kernels.values())},
     }

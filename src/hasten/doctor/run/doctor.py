@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import statistics
+import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,23 +13,21 @@ from typing import Any
 
 import torch
 
+from hasten.cache.build import is_prepared
 from hasten.config.schema import RunConfig
-from hasten.doctor.environment.rates import transfer_rates
+from hasten.doctor.environment.storage import transfer_rate
 from hasten.doctor.environment.threads import threads_here
 from hasten.doctor.finding import Finding, ms
-from hasten.doctor.run.assemble import Assembled, ColdCache, assemble
 from hasten.doctor.run.findings import RunMeasurements, findings
-from hasten.doctor.run.probes import (
-    Arms,
-    Batch,
+from hasten.doctor.run.measure import (
     PeriodicCosts,
     device_busy,
     feed_alone,
     first_batch,
+    fixed_and_doubled,
     mean_seconds,
     measure_periodic,
     operation_costs,
-    run_arms,
     run_steps,
     split_of,
 )
@@ -38,10 +35,15 @@ from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import PARTS, Diagnosis, Split, diagnose
 from hasten.doctor.training import (
     RunComponents,
+    arena_of,
     collected_between_steps,
+    compose_run,
+    plan_run,
     synchronize,
+    with_train,
 )
 from hasten.feed.feed import Feed
+from hasten.observe.clock import Clock
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.env import environment
 from hasten.report.html import write_page as write_html
@@ -65,8 +67,6 @@ class RunDiagnosis:
     once: dict[str, float]
     """Seconds before the first step, by what."""
     periodic: PeriodicCosts
-    cold: ColdCache | None
-    arms: Arms
     operations: dict[str, float]
     """Seconds of a batch by operation of the augmentation; "batch" is the whole."""
     notes: tuple[str, ...]
@@ -83,44 +83,66 @@ def diagnose_run(
     """Run some of a run's steps and report its bottleneck. The run's folder is not needed and no file is kept.
 
     steps: largest number that is timed; seconds: approximate time that is spent after the first step is ready. What a
-    cache lacks is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary
-    folder. Raises ValueError for bad input before anything runs, as `train` does.
+    cache lacks is prepared into it, as training would. Raises ValueError for bad input before anything runs, as `train`
+    does.
     """
     if steps < 2 or seconds <= 0:
         raise ValueError(f"steps={steps}, seconds={seconds:g}: give at least 2 steps and a time above 0")
     begin = time.perf_counter()
     report = echo or (lambda _: None)
-    meter = LoadMeter()
+    meter, clock = LoadMeter(), Clock()
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         report("putting the run together")
-        run = assemble(config, Path(folder), seconds=seconds)
-        measured = _measure(run, Path(folder), steps, seconds, meter, report)
+        components, prepared_s = _assembled(config, clock)
+        measured, captured = _measure(components, prepared_s, Path(folder), steps, seconds, meter, report)
     return RunDiagnosis(
         split=measured.split,
         diagnosis=diagnose(measured.split),
         findings=tuple(findings(measured)),
-        settings=_settings(run.components),
-        once=run.once,
+        settings=_settings(components),
+        once=clock.seconds,
         periodic=measured.periodic,
-        cold=run.cold,
-        arms=measured.arms,
         operations=measured.operations,
-        notes=tuple(_notes(run, measured.captured)),
+        notes=tuple(_notes(captured)),
         others=measured.others,
         environment=environment(),
         seconds=time.perf_counter() - begin,
     )
 
 
+def _assembled(config: RunConfig, clock: Clock) -> tuple[RunComponents, float]:
+    """The run as training assembles it, and the seconds of preparing the cases that the cache lacked."""
+    # Compiling the network takes a minute and is `hasten tune`'s to try, unless the run asks for it.
+    train = dataclasses.replace(config.train, compile=bool(config.train.compile))
+    with clock.span("plan"):
+        planned = plan_run(dataclasses.replace(config, train=train))
+    cached = is_prepared(planned.case_set, planned.config.prepare, planned.config.cache, planned.files)
+    with clock.span("cases"):
+        arena = arena_of(planned)
+    with clock.span("network"):
+        if planned.config.train.capture is None and planned.device.type != "cuda":
+            planned = with_train(planned, capture=False)
+        torch.manual_seed(planned.config.train.seed)
+        components = compose_run(planned, arena, clock)
+    return components, 0.0 if cached else clock.seconds["cases"]
+
+
 def _measure(
-    run: Assembled, folder: Path, steps: int, seconds: float, meter: LoadMeter, report: Echo
-) -> RunMeasurements:
-    components, config, device = run.components, run.components.planned.config, run.components.planned.device
-    threads, cuda, inline = threads_here(), device.type == "cuda", not components.program.latest.prepared_on_host
+    components: RunComponents,
+    prepared_s: float,
+    folder: Path,
+    steps: int,
+    seconds: float,
+    meter: LoadMeter,
+    report: Echo,
+) -> tuple[RunMeasurements, bool]:
+    """Also whether the step runs as a CUDA graph."""
+    config, device = components.planned.config, components.planned.device
+    cuda, inline = device.type == "cuda", not components.program.latest.prepared_on_host
     # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
     first, last = components.program.rounds.stages[-1].first, config.train.steps
     feed = Feed(components.program, first=first, last=_ENDLESS)
-    disk_s, captured_s = _disk_seconds(components, first), _captured(components, steps, seconds * 0.1)
+    captured_s = _captured(components, steps, seconds * 0.1)
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(components.step, feed, steps=steps, seconds=seconds * 0.3, last=last)
@@ -128,59 +150,37 @@ def _measure(
     alone = feed_alone(feed, steps=steps, seconds=seconds * 0.08, device=device)
     report("steps on a fixed batch, and on twice its samples")
     batch = first_batch(components, first)
-    arms = run_arms(components, batch, cores=threads.wanted, seconds=seconds * 0.25)
+    fixed_s, doubled = fixed_and_doubled(components, batch, seconds=seconds * 0.25)
     report("a validation and a checkpoint")
-    periodic = measure_periodic(
-        components, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
-    )
+    periodic = measure_periodic(components, folder / "checkpoints", step_s=ran.step_s, seconds=seconds * 0.12)
     report("the augmentation, operation by operation")
     split = split_of(
         ran,
         inline=inline,
         periodic=periodic,
-        cold=run.cold,
-        arms=arms,
+        prepared_s=prepared_s,
+        fixed_s=fixed_s,
+        doubled=doubled,
         feed_alone_s=alone,
         cuda=cuda,
         busy_s=device_busy(lambda: components.step(*batch, 0), device),
-        copy_s=_copy_seconds(batch, device),
+        copy_s=sum(tensor.nbytes for tensor in batch) / transfer_rate(device) if cuda else 0.0,
         captured_s=captured_s,
     )
-    return RunMeasurements(
+    measured = RunMeasurements(
         config=config,
         split=split,
         cuda=cuda,
         inline=inline,
         home=components.arena.home,
         periodic=periodic,
-        cold=run.cold,
-        arms=arms,
+        prepared_s=prepared_s,
         operations=operation_costs(components, seconds=seconds * 0.08),
         probabilities={type(op).__name__: op.prob for op in components.program.latest.chain.ops if hasattr(op, "prob")},
-        threads=threads.torch,
-        cores=threads.wanted,
-        disk_s=disk_s,
-        captured=captured_s is not None,
-        isal=importlib.util.find_spec("isal") is not None,
+        cores=threads_here().wanted,
         others=meter.others(),
     )
-
-
-def _disk_seconds(components: RunComponents, first: int) -> float:
-    """Seconds of a batch that the page cache saves; 0 if the cases aren't in a file."""
-    segment = components.program.latest
-    if components.arena.pages is None or segment.compiled:
-        return 0.0
-    differences = []
-    for number in range(3):
-        draws = next(segment.draws(first + number, first + number + 1))
-        times = []
-        for _ in range(2):
-            begin = time.perf_counter()
-            segment.rendered(draws)
-            times.append(time.perf_counter() - begin)
-        differences.append(times[0] - times[1])
-    return max(0.0, statistics.median(differences))
+    return measured, captured_s is not None
 
 
 def _captured(components: RunComponents, steps: int, seconds: float) -> float | None:
@@ -195,12 +195,6 @@ def _captured(components: RunComponents, steps: int, seconds: float) -> float | 
         if not captured.on:
             return None
         return mean_seconds(lambda count: captured(8 + count), steps=steps, seconds=seconds, device=device)
-
-
-def _copy_seconds(batch: Batch, device: torch.device) -> float:
-    if device.type != "cuda":
-        return 0.0
-    return sum(tensor.nbytes for tensor in batch) / transfer_rates(device)[0]
 
 
 def _settings(components: RunComponents) -> dict[str, Any]:
@@ -218,9 +212,7 @@ def _settings(components: RunComponents) -> dict[str, Any]:
     }
 
 
-def _notes(run: Assembled, captured: bool) -> Iterator[str]:
-    if not run.whole:
-        yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
+def _notes(captured: bool) -> Iterator[str]:
     if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
     yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from hasten.config.settled import PlannedRun
 from hasten.doctor.finding import (
+    AS_LONG,
     CHECKPOINTS,
     DOUBLED,
-    FASTER,
     VALIDATION,
     WAITS,
     Finding,
@@ -19,8 +19,7 @@ from hasten.doctor.finding import (
     ms,
     ranked,
 )
-from hasten.doctor.run.assemble import ColdCache
-from hasten.doctor.run.probes import Arms, PeriodicCosts
+from hasten.doctor.run.measure import PeriodicCosts
 from hasten.doctor.time_split import Split
 from hasten.observe.cpu_load import BUSY
 
@@ -41,19 +40,13 @@ class RunMeasurements:
     home: str
     """Home of the arena, as `Arena.home`."""
     periodic: PeriodicCosts
-    cold: ColdCache | None
-    arms: Arms
+    prepared_s: float = 0.0
+    """Seconds of preparing all cases; 0 where the cache held them."""
     operations: dict[str, float] = field(default_factory=dict)
     """Costs of the operations, from `operation_costs`."""
     probabilities: dict[str, float] = field(default_factory=dict)
     """Probability of each operation of the augmentation, by its name."""
-    threads: int = 1
     cores: int = 1
-    disk_s: float = 0.0
-    """Seconds of a batch that go into fetching its voxels from the disk."""
-    captured: bool = False
-    """Whether the step runs as a CUDA graph."""
-    isal: bool = True
     others: float = 0.0
 
     def seconds(self, *names: str) -> float:
@@ -74,7 +67,6 @@ def findings(run: RunMeasurements) -> list[Finding]:
         *_transfer(run),
         *_batch(run),
         *_launches(run),
-        *_arms(run),
         *_validation(run),
         *_checkpoints(run),
         *_busy(run),
@@ -83,27 +75,16 @@ def findings(run: RunMeasurements) -> list[Finding]:
 
 
 def _cold(run: RunMeasurements) -> Iterator[Finding]:
-    cold, cost = run.cold, run.seconds("read", "prepare")
-    if cold is None or cost < 0.05 * run.split.step_s:
+    cost = run.seconds("prepare")
+    if cost < 0.05 * run.split.step_s:
         return
-    evidence = (
-        f"of a case: {ms(cold.disk_s)} reading, {ms(cold.decode_s)} unpacking, {ms(cold.prepare_s)} preparing; "
-        f"{cold.cases} cases on {cold.threads} threads take {cold.read_total_s + cold.prepare_total_s:.0f} s, once"
-    )
-    parts = {"disk": cold.disk_s, "decode": cold.decode_s, "prepare": cold.prepare_s}
-    worst = max(parts, key=lambda name: parts[name])
-    where = "data.source"
-    if worst == "disk":
-        name, title = "slow-disk", "Reading the data set's files holds the start up"
-        cure = "copy the data set to a local disk and set data.source to it"
-    elif worst == "decode" and not run.isal:
-        name, title, cure = "slow-gunzip", "Unpacking the files holds the start up", "pip install isal"
-    else:
-        name, title = "cold-cache", "Preparing the cases takes long for a run this short"
-        where, cure = "cache.dir", "keep the cache (cache.dir): later runs find the cases"
-        if cold.threads < run.cores:
-            where, cure = "prepare.num_threads", f"prepare.num_threads={run.cores}"
-    yield run.finding(cost, name=name, title=title, where=where, cure=cure, evidence=evidence)
+    where, cure = "cache.dir", "keep the cache (cache.dir): later runs find the cases"
+    threads = run.config.prepare.num_threads or run.cores
+    if threads < run.cores:
+        where, cure = "prepare.num_threads", f"prepare.num_threads={run.cores}"
+    title = "Reading and preparing the cases takes long for a run this short"
+    evidence = f"they took {run.prepared_s:.0f} s on {threads} threads, once"
+    yield run.finding(cost, name="cold-cache", title=title, where=where, cure=cure, evidence=evidence)
 
 
 def _feed(run: RunMeasurements) -> Iterator[Finding]:
@@ -113,9 +94,8 @@ def _feed(run: RunMeasurements) -> Iterator[Finding]:
     evidence = f"a step waits {ms(wait)} for its batch"
     evidence += f"; with no step a batch takes {ms(alone)}" if alone is not None else ""
     where = "cache.home"
-    if run.disk_s > 0.3 * wait:
-        name, title, cure = "cases-on-disk", "Batches wait for the disk", "cache.home=ram"
-        evidence += f"; {ms(run.disk_s)} of it from the disk"
+    if run.home == "file":
+        name, title, cure = "cases-on-disk", "Batches are made from cases on the disk", "cache.home=ram"
     elif run.cuda and not run.inline:
         name, title = "host-batches", "The host makes batches more slowly than the GPU uses them"
         cure = "cache.home=device"
@@ -163,36 +143,21 @@ def _transfer(run: RunMeasurements) -> list[Finding]:
 
 
 def _batch(run: RunMeasurements) -> Iterator[Finding]:
-    doubled, size = run.arms.doubled, run.config.sample.batch_size
-    if doubled is None or doubled >= DOUBLED or size is None:
+    doubled, size, step_s = run.split.doubled, run.config.sample.batch_size, run.split.fixed_batch_s
+    if doubled is None or step_s is None or not AS_LONG <= doubled < DOUBLED:
         return
-    fixed = _fixed_share(run, doubled)
-    if fixed < 0.5:
-        return
+    fixed = min(0.95, 2 - doubled)  # the share of a step that doesn't grow with its samples
     times = min(8, max(2, 2 ** math.ceil(math.log2(4 * fixed / (1 - fixed)))))
     gain = times / (fixed + times * (1 - fixed))
-    evidence = f"a step on twice the {size} samples takes {doubled:.2f} times as long"
-    if times > 2:
-        evidence += f"; {times} times as many would take about {fixed + times * (1 - fixed):.1f} times as long"
-    step = run.arms.seconds.get("fixed", run.split.step_s)
     yield Finding(
         name="small-batch",
         title="The batch is too small: a step's fixed costs rule",
         where="sample.batch_size",
         cure=f"sample.batch_size={times * size}",
-        evidence=evidence + " (samples a second)",
-        cost_s=fixed * step,
-        gain=min(20.0, gain_of((1 - 1 / gain) * step, run.split.step_s)),
+        evidence=f"a step on twice the {size} samples takes {doubled:.2f} times as long (samples a second)",
+        cost_s=fixed * step_s,
+        gain=min(20.0, gain_of((1 - 1 / gain) * step_s, run.split.step_s)),
     )
-
-
-def _fixed_share(run: RunMeasurements, doubled: float) -> float:
-    """Share of a step that doesn't grow with its samples: at most what one small patch and the optimizer take."""
-    small, step = run.arms.seconds.get("small"), run.arms.seconds["fixed"]
-    share = 2 - doubled
-    if small is not None:
-        share = min(share, (small + run.seconds("optimizer")) / step)
-    return min(0.95, max(0.0, share))
 
 
 def _launches(run: RunMeasurements) -> Iterator[Finding]:
@@ -214,53 +179,6 @@ def _launches(run: RunMeasurements) -> Iterator[Finding]:
         cure=cure,
         evidence=f"{ms(cost)} a step do not depend on the number of voxels",
     )
-
-
-def _arms(run: RunMeasurements) -> Iterator[Finding]:
-    """Arms that are faster than the step as it is."""
-    pieces = run.config.train.accumulate
-    if pieces > 1:
-        yield from _faster_arm(
-            run,
-            "whole",
-            1.03,
-            f"in {pieces} pieces",
-            "in one, which fits into memory",
-            name="needless-accumulate",
-            title="The batch goes through in pieces though it fits whole",
-            where="train.accumulate",
-            cure="train.accumulate=1",
-        )
-    yield from _faster_arm(
-        run,
-        "eager",
-        1.05,
-        "compiled",
-        "eager",
-        name="slow-compile",
-        title="The compiled network is slower than the plain one",
-        where="train.compile",
-        cure="train.compile=false",
-    )
-    yield from _faster_arm(
-        run,
-        "threads",
-        FASTER,
-        f"on {run.threads} threads",
-        f"on {run.cores}",
-        name="few-threads",
-        title="torch uses fewer threads than there are cores",
-        where="OMP_NUM_THREADS",
-        cure=f"export OMP_NUM_THREADS={run.cores}",
-    )
-
-
-def _faster_arm(run: RunMeasurements, arm: str, least: float, now: str, other: str, **texts: str) -> Iterator[Finding]:
-    """A finding if the step takes more than `least` times as long as `arm`. now, other: words for the two."""
-    step_s, arm_s = run.arms.seconds.get("fixed", 0.0), run.arms.seconds.get(arm, math.inf)
-    if step_s > least * arm_s:
-        evidence = f"a step takes {ms(step_s)} {now} and {ms(arm_s)} {other}"
-        yield run.finding(step_s - arm_s, evidence=evidence, **texts)
 
 
 def _validation(run: RunMeasurements) -> list[Finding]:

@@ -1,24 +1,53 @@
-"""`hasten doctor -- python train.py`: runs the script, diagnoses it and reports the result."""
+"""`hasten doctor -- python train.py`: runs the script, diagnoses it and reports: lines, JSON, and a page for people."""
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hasten.doctor.finding import Finding, ranked
-from hasten.doctor.script import report
+from hasten.doctor.finding import Finding, ms, ranked
 from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.time_split import split_of
-from hasten.doctor.time_split import diagnose
-from hasten.observe.cpu_load import LoadMeter
-from hasten.observe.rundir import json_text
+from hasten.doctor.show import finding_lines, findings_section, split_section
+from hasten.doctor.time_split import Diagnosis, Split, diagnose
+from hasten.observe.cpu_load import BUSY, LoadMeter
+from hasten.observe.rundir import json_text, write_json, writing_to
+from hasten.report.html import write_page
+from hasten.report.model import Page, Section
 
+_EXPERIMENTS = {
+    "workers": "other numbers of workers",
+    "items": "whether items are the same each time",
+    "doubled_batch": "a batch of twice the samples",
+    "autocast": "autocast in bfloat16",
+    "channels_last": "the channels_last layout",
+    "conv_bias": "convolutions with idle biases",
+}
+"""Names of the probe's experiments."""
+JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 FAILED = 2
 """Exit code for a script that had to be stopped before anything could be measured."""
 LEAST_STEPS = 4
 """Fewest steps after the first one for which findings are reported."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptReport:
+    """The complete result of one call of the doctor."""
+
+    run: ScriptRun
+    assume_cuda: bool
+    split: Split | None
+    diagnosis: Diagnosis | None
+    findings: tuple[Finding, ...]
+    others: float = 0.0
+    """Cores that other programs used meanwhile."""
 
 
 def doctor_script(
@@ -41,23 +70,23 @@ def doctor_script(
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
     meter = LoadMeter()
     run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
-    report_data = judge(run, assume_cuda, meter.others())
-    for text in [] if as_json else report.summary(report_data):
+    report = judge(run, assume_cuda, meter.others())
+    for text in [] if as_json else summary(report):
         echo(text)
     if as_json:
-        echo(json_text(report.as_json(report_data)).rstrip("\n"))
+        echo(json_text(content_of(report)).rstrip("\n"))
     if out is not None:
-        for path in report.write(report_data, out):
+        for path in write(report, out):
             if not as_json:
                 echo(f"written    {path}")
     return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
 
 
-def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.ScriptReport:
+def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> ScriptReport:
     """Verdict and findings of a run; neither after too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
-    return report.ScriptReport(
+    return ScriptReport(
         run=run,
         assume_cuda=assume_cuda,
         split=split,
@@ -87,3 +116,111 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         if (existing.level, finding.level) == ("note", "finding"):
             by_place[finding.name, finding.where] = finding
     return ranked(by_place.values())
+
+
+# The report
+
+
+def summary(report: ScriptReport) -> list[str]:
+    """Lines: the verdict, where the time went, and the findings in their order."""
+    if report.diagnosis is None:
+        few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
+        return [ending(report.run), *few]
+    evidence = (f"  {line}" for line in report.diagnosis.evidence)
+    texts = [ending(report.run), "", report.diagnosis.sentence, *evidence, "", *finding_lines(report.findings)]
+    missing = untried(report.run)
+    if all(finding.level == "note" for finding in report.findings):
+        nothing = "no fault found: the script does what can be seen from outside as it should"
+        texts.append("no fault found so far, but not everything was tried" if missing else nothing)
+    return texts + missing + busy(report)
+
+
+def untried(run: ScriptRun) -> list[str]:
+    """What there was no time to try, why, and the seconds that it needs; empty if all was tried that can be."""
+    tried = run.records[0].experiments if run.records else {}
+    skipped = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
+    if not skipped:
+        return []
+    texts = [
+        f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s"
+        for name, one in skipped.items()
+    ]
+    # Half of --seconds goes to the experiments.
+    suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in skipped.values()))
+    return [*texts, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
+
+
+def busy(report: ScriptReport) -> list[str]:
+    """A warning if the times can't be trusted."""
+    if report.others <= BUSY:
+        return []
+    return [f"warning: other programs used {report.others:.1f} cores meanwhile: costs and gains are rough"]
+
+
+def ending(run: ScriptRun) -> str:
+    """How the run ended, in a sentence."""
+    return f"{shlex.join(run.command)}: {_how(run)}"
+
+
+def _how(run: ScriptRun) -> str:
+    ranks = f" on each of {len(run.records)} ranks" if len(run.records) > 1 else ""
+    watched = f"{run.records[0].steps if run.records else 0} training steps{ranks} in {run.seconds:.1f} s"
+    unseen = "torch was imported, but no torch.optim.Optimizer made a step"
+    if not run.torch_seen:
+        unseen = "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as "
+        unseen += "given (not python -I, nor in a container or on another machine)"
+    return {
+        "bounded": f"watched {watched}, then stopped the script",
+        "finished": f"ended by itself after {watched}",
+        "timeout": f"had to be stopped after {watched}: it did not come to the end of a step in time",
+        "crashed": f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else ""),
+        "never trained": f"never trained: {unseen}",
+    }[run.ended]
+
+
+def content_of(report: ScriptReport) -> dict[str, Any]:
+    """Ready for `hasten.observe.rundir.json_text`."""
+    run = report.run
+    return {
+        "command": list(run.command),
+        "ended": run.ended,
+        "exit_code": run.exit_code,
+        "seconds": run.seconds,
+        "ranks": len(run.records),
+        "assume_cuda": report.assume_cuda,
+        "other_cores": report.others,
+        "verdict": report.diagnosis,
+        "split": report.split,
+        "findings": report.findings,
+        "records": [record.raw for record in run.records],
+    }
+
+
+def write(report: ScriptReport, out: Path) -> list[Path]:
+    """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
+    path = out / JSON_NAME
+    with writing_to(out):
+        write_json(path, content_of(report))
+    return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
+
+
+def _page(report: ScriptReport, path: Path) -> Path:
+    assert report.diagnosis is not None
+    assert report.split is not None
+    sections = [
+        split_section(report.split, report.diagnosis),
+        findings_section(report.findings, "No fault found."),
+    ]
+    if untried(report.run):
+        sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
+    num_findings = sum(finding.level == "finding" for finding in report.findings)
+    cards = (
+        ("step", ms(report.split.step_s), f"mean of {report.split.steps}"),
+        ("findings", str(num_findings), f"{len(report.findings) - num_findings} notes"),
+        ("ranks", str(len(report.run.records)), _how(report.run)),
+    )
+    if busy(report):
+        sections.insert(0, Section("A busy machine", busy(report)[0]))
+    title = f"Doctor: {shlex.join(report.run.command)}"
+    page = Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=tuple(sections))
+    return write_page(page, path)

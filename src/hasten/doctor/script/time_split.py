@@ -9,12 +9,6 @@ from hasten.doctor.script.findings.experiments import step_of
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.time_split import PARTS, Split
 
-CLEAR = 1.3
-"""Factor by which forward and backward must be slower beside the workers than alone."""
-BUSY_SHARE = 0.3
-"""Share of a worker's time spent computing, below which it doesn't slow anything down."""
-_NETWORK = ("autocast", "channels_last", "doubled_batch", "conv_bias")
-"""Experiments that time the script's forward and backward alone."""
 LEAST = 0.3
 """Cores that the script's workers must use, below which they don't slow anything down."""
 
@@ -89,11 +83,6 @@ def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict
 
 
 def contended_s(record: ProcessRecord) -> float:
-    """Seconds of a step that workers take from forward and backward: the larger of two estimates."""
-    return max(_beyond_alone_s(record), _without_core_s(record))
-
-
-def _without_core_s(record: ProcessRecord) -> float:
     """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
     That is the step's wall time without its waits, less its processor time; other programs take their share of it.
@@ -109,19 +98,3 @@ def _without_core_s(record: ProcessRecord) -> float:
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
     others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
     return max(0.0, lost_s) * workers / (workers + others)
-
-
-def _beyond_alone_s(record: ProcessRecord) -> float:
-    """Seconds of a step by which forward and backward are slower than alone, where computing workers explain it."""
-    loader = record.experiments.get("workers") or {}
-    if record.on_gpu or not loader.get("now") or loader.get("cpu_share", 0.0) < BUSY_SHARE:
-        return 0.0
-    alone = alone_s(record)
-    beside = record.part("forward") + record.part("backward")
-    return beside - alone if alone > 0 and beside > CLEAR * alone else 0.0
-
-
-def alone_s(record: ProcessRecord) -> float:
-    """Seconds of forward and backward alone: the slowest measurement, as the script's loss may cost more; 0 if none."""
-    results = (record.experiments.get(name) or {} for name in _NETWORK)
-    return max((float(one.get("base_s") or 0.0) for one in results), default=0.0)

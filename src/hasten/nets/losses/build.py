@@ -12,7 +12,7 @@ from hasten.config.user_code import is_user_code
 from hasten.nets.losses.custom import custom_loss
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceCELoss, DiceFocalLoss, DiceLoss, FocalTverskyLoss, TverskyCELoss, TverskyLoss
-from hasten.nets.losses.overlap import OverlapLoss
+from hasten.nets.losses.overlap import OverlapLoss, OverlapOptions
 from hasten.nets.losses.regions import Members, RegionLoss
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -30,34 +30,33 @@ def build_loss(
     class, whose voxels do not count; where they are all, the loss is 0.
     """
     if is_user_code(config.name):
-        return DeepSupervisionLoss(custom_loss(config, regions, ignore_index)[0], "nnunet")
+        return DeepSupervisionLoss(custom_loss(config, regions, ignore_index)[0])
     loss = _of_regions(config, regions, ignore_index) if regions else _single(config, ignore_index)
     for module in loss.modules():
         if isinstance(module, OverlapLoss):
             module.over_ranks = over_ranks
-    return DeepSupervisionLoss(loss, "nnunet")
+    return DeepSupervisionLoss(loss)
 
 
-def fused_loss(loss: nn.Module, on: bool) -> int:
-    """Switch the Triton kernels for soft-max overlap losses, with or without cross-entropy, on or off in place.
+def fused_loss(loss: nn.Module, on: bool) -> None:
+    """Switch the Triton kernels for overlap losses, with or without cross-entropy, on or off in place.
 
-    They are on at first, and run where the scores are on a GPU that Triton supports. Returns the number of losses that
-    are switched; regions and focal losses have no such kernels.
+    They are on at first, and run where the scores are on a GPU that Triton supports; regions and focal losses have no
+    such kernels.
     """
-    losses = [module for module in loss.modules() if isinstance(module, OverlapLoss) and module.softmax]
-    for each in losses:
-        each.kernels = on
-    return len(losses)
+    for module in loss.modules():
+        if isinstance(module, OverlapLoss):
+            module.kernels = on
 
 
 def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
-    common: Any = {
-        "include_background": config.include_background,
-        "batch": config.batch,
-        "to_onehot_y": True,
-        "softmax": True,
-        "ignore_index": ignore_index,
-    }
+    common = OverlapOptions(
+        to_onehot_y=True,
+        softmax=True,
+        include_background=config.include_background,
+        batch=config.batch,
+        ignore_index=ignore_index,
+    )
     match config.name:
         case "dice_ce":
             return DiceCELoss(**common)
@@ -65,17 +64,19 @@ def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
             return DiceFocalLoss(gamma=config.gamma, **common)
         case "tversky_ce":
             return TverskyCELoss(alpha=config.alpha, beta=config.beta, **common)
-    return _overlap(config, **common)
+    return _overlap(config, common)
 
 
 def _of_regions(config: LossConfig, regions: Members, ignore_index: int | None) -> RegionLoss:
     """Loss of regions by the same names: the cross-entropy is binary for each region; the background is not counted."""
-    overlap = _overlap(config, batch=config.batch, sigmoid=True, ignore_index=ignore_index)
+    # The flags are those of the overlap's own forward pass, which regions don't use.
+    options = OverlapOptions(to_onehot_y=True, softmax=True, batch=config.batch, ignore_index=ignore_index)
+    overlap = _overlap(config, options)
     second: Any = {"dice_ce": "entropy", "tversky_ce": "entropy", "dice_focal": "focal"}.get(config.name)
     return RegionLoss(overlap, regions, second=second, gamma=config.gamma)
 
 
-def _overlap(config: LossConfig, **options: Any) -> OverlapLoss:
+def _overlap(config: LossConfig, options: OverlapOptions) -> OverlapLoss:
     """The overlap of a loss, without its second term."""
     match config.name:
         case "dice" | "dice_ce" | "dice_focal":

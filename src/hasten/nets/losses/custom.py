@@ -106,15 +106,20 @@ def check_custom_loss(
     except Exception as error:
         path = load_user_code(config.name, setting="loss.name").path
         raise ValueError(f"{prefix} {raised_text(error, path)}") from error
+    fault = _fault(value, scores)
+    if fault:
+        raise ValueError(f"{prefix} gives {fault}")
+    return digest
+
+
+def _fault(value: object, scores: Tensor) -> str | None:
+    """Why a loss of these scores can't be trained with."""
     if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
         kind = f"a tensor of {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{prefix} gives {kind}; let it return one number, a float tensor of shape ()")
+        return f"{kind}; let it return one number, a float tensor of shape ()"
     if not value.isfinite():
-        raise ValueError(f"{prefix} gives {value.item()}; it must be finite")
+        return f"{value.item()}; it must be finite"
     gradient = torch.autograd.grad(value, scores, allow_unused=True)[0] if value.requires_grad else None
-    if gradient is None:
-        raise ValueError(f"{prefix} gives a loss without a gradient; compute it of the scores with torch's operations")
-    if not gradient.isfinite().all() or not gradient.any():
-        kind = "is 0 everywhere" if gradient.isfinite().all() else "has NaN or infinite values"
-        raise ValueError(f"{prefix} gives a loss whose gradient {kind}")
-    return digest
+    if gradient is None or not gradient.isfinite().all() or not gradient.any():
+        return "a loss without a finite gradient of the scores other than 0"
+    return None

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.losses.modules import focal_of_signed
+from hasten.nets.losses.modules import focal_sums
 from hasten.nets.losses.overlap import OverlapLoss, lifted, without_autocast
 from hasten.nets.losses.soft_counts import Counts
 
@@ -89,17 +89,12 @@ class _SigmoidCounts(torch.autograd.Function):
         return grad_scores.reshape(ctx.shape), None, None
 
 
-def sigmoid_counts(scores: Tensor, masks: Tensor) -> Counts:
-    """Counts (B, R) of the sigmoid of the scores.
+def sigmoid_counts(scores: Tensor, masks: Tensor, *, entropy: bool = False) -> tuple[Counts, Tensor | None]:
+    """Counts (B, R) of the sigmoid of the scores, and with `entropy` the binary cross-entropy (B, R) over space.
 
     scores: (B, R, ...) float32 or float64. masks: (B, R, ...) bool. Differentiable once, in scores.
     """
-    return Counts(*_SigmoidCounts.apply(scores, masks, False)[:3])
-
-
-def entropy_counts(scores: Tensor, masks: Tensor) -> tuple[Counts, Tensor]:
-    """`sigmoid_counts`, and the binary cross-entropy (B, R), summed over space."""
-    *counts, surprise = _SigmoidCounts.apply(scores, masks, True)
+    *counts, surprise = _SigmoidCounts.apply(scores, masks, entropy)
     return Counts(*counts), surprise
 
 
@@ -142,11 +137,11 @@ class RegionLoss(nn.Module):
                 size = (ignored.numel() - ignored.sum()).clamp(min=1) * len(self.members)
                 # Their share is then 0, as are both second terms and all derivatives; they are in no region.
                 scores = scores.masked_fill(ignored, -torch.inf)
-            if self.second == "entropy":
-                counts, entropy = entropy_counts(scores, masks)
-                return self.overlap.of_counts(counts, scores.ndim) + entropy.sum() / size
-            overlap = self.overlap.of_counts(sigmoid_counts(scores, masks), scores.ndim)
+            counts, entropy = sigmoid_counts(scores, masks, entropy=self.second == "entropy")
+            overlap = self.overlap.of_counts(counts)
+            if entropy is not None:
+                return overlap + entropy.sum() / size
             if self.second is None:
                 return overlap
             signed = _of_the_wrong(scores, masks.to(scores.dtype)).flatten(2)
-            return overlap + focal_of_signed(signed, gamma=self.gamma).sum() / size
+            return overlap + focal_sums(signed, gamma=self.gamma).sum() / size

@@ -101,9 +101,7 @@ class Counts:
     labelled: Tensor
 
     def foreground(self) -> Counts:
-        """Counts without class 0; all of them where there is one class."""
-        if self.hit.shape[1] == 1:
-            return self
+        """Counts without class 0."""
         return Counts(self.hit[:, 1:], self.predicted[:, 1:], self.labelled[:, 1:])
 
     def over_batch(self) -> Counts:
@@ -185,19 +183,3 @@ def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool, i
     if cpu_counts_take(scores, label):
         return cpu_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
     return _SoftCounts.apply(scores, label, surprised, ignore_index)
-
-
-def counts_of(share: Tensor, target: Tensor, *, squared: bool, soft: bool = False) -> Counts:
-    """Counts (B, K) by plain operations. share, target: (B, K, ...), floating point; squared: count p^2 and t^2.
-
-    soft: a hit is (|p| + |t| - |p - t|) / 2, which is the product where t is 0 or 1 and has its optimum at p = t where
-    it is between (Z. Wang et al., "Dice semimetric losses", MICCAI 2023). Of squares it is the product in any case.
-    """
-    share, target = (each.reshape(*each.shape[:2], -1) for each in (share, target))
-    if soft and not squared:
-        predicted, labelled = share.abs().sum(2), target.abs().sum(2)
-        return Counts((predicted + labelled - (share - target).abs().sum(2)) / 2, predicted, labelled)
-    hit = (share * target).sum(2)
-    if squared:
-        share, target = share.square(), target.square()
-    return Counts(hit, share.sum(2), target.sum(2))

@@ -1,6 +1,5 @@
 """Changes to any network that leave its names, parameters and checkpoints as they are."""
 
-from hasten.nets.surgery.bias import cancelled_biases
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, undo
@@ -8,7 +7,6 @@ from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 __all__ = [
     "Surgery",
-    "cancelled_biases",
     "fused_norms",
     "keep_fp32",
     "operate",

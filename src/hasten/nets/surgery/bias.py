@@ -1,4 +1,4 @@
-"""Biases that the normalisation after a convolution or a linear layer cancels.
+"""Biases that the normalisation after a convolution cancels.
 
 `leave_out` keeps the parameters, so that checkpoints load both ways as they are.
 """
@@ -12,16 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.utils._pytree import tree_leaves
 
-from hasten.nets.surgery.dataflow import Call, Flow, Probe, copied, run, see_flow
-from hasten.nets.surgery.reclass import ClassSwap, swap_class
+from hasten.nets.surgery.dataflow import Call, Flow
+from hasten.nets.surgery.reclass import ClassSwap, base_class, swap_class
 
-_CHANGED = 1e-3
-"""How much of an output's largest value a bias may change by rounding, and still be called cancelled."""
+_NORMS = (
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -30,32 +29,27 @@ class Cancelled:
     """A bias that a norm cancels."""
 
     layer: str
-    """Name of the convolution or linear layer."""
+    """Name of the convolution."""
     tracked: tuple[str, ...]
     """Names of the norms after it whose running mean includes the bias: it is subtracted there, too."""
 
 
-def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = None) -> tuple[Cancelled, ...]:
+def cancelled_biases(flow: Flow) -> list[Cancelled]:
     """The biases that change nothing in training, and in evaluation only together with a running mean.
 
-    Found by tracing one forward pass, and verified by changing them and comparing the network's outputs. A group
-    norm cancels a bias only if every group is one channel. `network` is left as it is.
+    A group norm cancels a bias only if every group is one channel.
     """
-    flow = flow or see_flow(network, probe)
-    owners: dict[int, int] = {}
-    for module in flow.network.modules():
-        for value in module._parameters.values():
-            owners[id(value)] = owners.get(id(value), 0) + 1
     candidates = []
     for name, module in flow.network.named_modules():
-        bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
-        if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
+        bias = module._parameters.get("bias") if isinstance(module, _ConvNd) else None
+        # Whoever else has the bias, or reads it, sees what it is.
+        if bias is None or is_unbiased(module) or len(flow.uses_of(bias)) != len(flow.calls_of(name)):
             continue
         norms = _norms_after(name, module, flow)
-        if norms:
-            tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
+        tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
+        if norms and _alone(name, tracked, flow):
             candidates.append(Cancelled(name, tracked))
-    return _verified(copied(network), probe, _independent(candidates, flow))
+    return candidates
 
 
 def _norms_after(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
@@ -70,70 +64,19 @@ def _norms_after(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
 
 
 def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
-    norm, dims = network.get_submodule(call.module), call.input.ndim
-    if isinstance(layer, nn.Linear):
-        # Its channels are the last axis, a norm's the second: they are one in (B, C) alone.
-        return dims == 2 and isinstance(norm, _BatchNorm)
+    norm = network.get_submodule(call.module)
     assert isinstance(layer, _ConvNd)
-    if dims != len(layer.kernel_size) + 2:
+    if call.input.ndim != len(layer.kernel_size) + 2:
         return False
-    if isinstance(norm, nn.GroupNorm):
+    if base_class(norm) is nn.GroupNorm:
         return norm.num_groups == norm.num_channels
-    if isinstance(norm, nn.LayerNorm):
-        return len(norm.normalized_shape) <= dims - 2
-    return isinstance(norm, _BatchNorm | _InstanceNorm)
+    return base_class(norm) in _NORMS
 
 
-def _independent(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
-    """Drop candidates whose running mean also includes another layer's bias."""
-    independent = []
-    for each in candidates:
-        outputs = {id(call.output) for call in flow.calls_of(each.layer)}
-        inputs = [call.input for norm in each.tracked for call in flow.calls_of(norm)]
-        if all(id(image) in outputs for image in inputs):
-            independent.append(each)
-    return independent
-
-
-@torch.no_grad()
-def _verified(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
-    """The candidates that don't affect the output; `network` is modified."""
-    if not candidates:
-        return ()
-    before = run(network, probe)
-    if not any(leaf.numel() for leaf in _numbers(before)):
-        return ()
-    if _unchanged(network, probe, candidates, before):
-        return tuple(candidates)
-    return tuple(each for each in candidates if _unchanged(network, probe, [each], before))
-
-
-def _unchanged(network: nn.Module, probe: Probe, candidates: Iterable[Cancelled], before: Any) -> bool:
-    generator = torch.Generator().manual_seed(1)
-    biases = [network.get_submodule(each.layer)._parameters["bias"] for each in candidates]
-    changes = []
-    for bias in biases:
-        assert bias is not None
-        change = torch.randn(bias.shape, generator=generator).to(bias)
-        bias.add_(change)
-        changes.append(change)
-    after = run(network, probe)
-    for bias, change in zip(biases, changes, strict=True):
-        assert bias is not None
-        bias.sub_(change)
-    return all(_close(one, other) for one, other in zip(_numbers(after), _numbers(before), strict=True))
-
-
-def _numbers(output: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    if not other.numel():
-        return True
-    return bool((one - other).abs().max() <= _CHANGED * other.abs().max())
+def _alone(layer: str, tracked: tuple[str, ...], flow: Flow) -> bool:
+    """Whether the running means of these norms include no other layer's bias."""
+    outputs = {id(call.output) for call in flow.calls_of(layer)}
+    return all(id(call.input) in outputs for norm in tracked for call in flow.calls_of(norm))
 
 
 def _running_mean(norm: nn.Module) -> Tensor | None:
@@ -156,23 +99,16 @@ class _UnbiasedTransposed(ClassSwap):
         return convolve(image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation)
 
 
-class _UnbiasedLinear(ClassSwap):
-    def forward(self: Any, image: Tensor) -> Tensor:
-        return functional.linear(image, self.weight)
-
-
 def to_unbiased(layer: nn.Module) -> bool:
     """Make the layer add no bias, in place. False if its forward is not torch's own, so that this can't be done."""
     forward = type(layer).forward
     if forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward):
         return swap_class(layer, _Unbiased)
-    if any(forward is kind.forward for kind in _TRANSPOSED):
-        return swap_class(layer, _UnbiasedTransposed)
-    return forward is nn.Linear.forward and swap_class(layer, _UnbiasedLinear)
+    return any(forward is kind.forward for kind in _TRANSPOSED) and swap_class(layer, _UnbiasedTransposed)
 
 
 def is_unbiased(layer: nn.Module) -> bool:
-    return isinstance(layer, _Unbiased | _UnbiasedTransposed | _UnbiasedLinear)
+    return isinstance(layer, _Unbiased | _UnbiasedTransposed)
 
 
 def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, ...]:

@@ -63,7 +63,6 @@ class Flow:
     """Uses of each tensor, by its id."""
     outputs: frozenset[int]
     """Ids of the tensors that the network returned."""
-    result: Any
     tensors: list[Tensor]
     """All tensors of the pass, of any shape."""
 
@@ -144,9 +143,9 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
         return leave
 
     with hooked(dict(network_copy.named_modules()), enter), watch:
-        result = run(network_copy, probe)
+        result = _run(network_copy, probe)
     leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.tensors, *leaves])
+    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), [*watch.tensors, *leaves])
 
 
 @contextmanager
@@ -189,8 +188,8 @@ def copied(network: nn.Module) -> nn.Module:
         ) from error
 
 
-def run(network: nn.Module, probe: Probe) -> Any:
-    """The output on the probe, without gradients and with the same draws each time. Raises ValueError if it fails."""
+def _run(network: nn.Module, probe: Probe) -> Any:
+    """The output on the probe, without gradients and leaving the random state. Raises ValueError if it fails."""
     devices = {value.device for value in network.parameters() if value.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)), torch.no_grad():
         torch.manual_seed(0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_map
 
-from hasten.nets.surgery.activate import Slope
+from hasten.nets.surgery.layout import Slope
 
 Finish = Callable[[Slope, float], Tensor]
 """The norm with a dropout of this share and an activation of this slope."""

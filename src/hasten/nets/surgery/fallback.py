@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
+from hasten.config.patterns import first_few
 from hasten.nets.surgery.dataflow import Probe, see_flow
 from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
@@ -40,10 +41,7 @@ def keep_fp32(network: nn.Module, patterns: str | Iterable[str], *, at: str = "p
     names = [name for name, _ in network.named_modules() if name]
     for pattern in requested:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(
-                f"{at}: {pattern!r} matches no module; the names are those of network.named_modules(), "
-                f"such as {', '.join(names[:3])}"
-            )
+            raise ValueError(f"{at}: {pattern!r} matches no module; there are {first_few(names)}")
     matching = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in requested))
     for name in matching:
         swap_class(network.get_submodule(name), _Fp32)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hasten.kernels.use import kernels_take
-from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred, Finish
-from hasten.nets.surgery.layout import layout_of, on_cpu_only
+from hasten.nets.surgery.layout import Slope, layout_of, on_cpu_only
 from hasten.nets.surgery.normact import Statistics, batch_norm_act, cpu_kernel_takes, group_norm_act
 from hasten.nets.surgery.reclass import ClassSwap, original, swap_class
 
@@ -34,7 +33,7 @@ class Surgery:
     norms: tuple[str, ...] = ()
     """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()
-    """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
+    """Activations that wait for such a norm."""
     few_channels: tuple[str, ...] = ()
     """Convolutions to a few channels, which C++ functions compute on a CPU."""
 
@@ -64,7 +63,7 @@ class _Kept(ClassSwap):
     """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
+        ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and _kernels_take(image))
         if not (ours and _is_image(image) and self._fits(image)):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
@@ -91,11 +90,15 @@ class _KeptBatch(_Kept):
     def _fits(self: Any, image: Tensor) -> bool:
         dims = 2 if isinstance(self, nn.BatchNorm2d) else 3
         fits = image.ndim == dims + 2 and image.shape[1] == self.num_features and image.numel() > image.shape[1]
-        last = layout_of(image) is not torch.contiguous_format
-        return fits and (last if image.is_cuda else cpu_kernel_takes(image))
+        return fits and (image.is_cuda or cpu_kernel_takes(image))
 
     def _finisher(self: Any, image: Tensor) -> Finish:
         return _FinishBatch(self, image, training=self.training)
+
+
+def _kernels_take(image: Tensor) -> bool:
+    """Whether the Triton kernels may run now on this image: measured on an H100, they lose without channels-last."""
+    return kernels_take(image) and layout_of(image) is not torch.contiguous_format
 
 
 def _is_image(image: Tensor) -> bool:
@@ -141,24 +144,15 @@ def _track(norm: Any, running: Statistics, batch: Statistics, count: int) -> Non
 
 
 class _Following(ClassSwap):
-    """An activation that handles a deferred norm output, with a PReLU's gradient as one sum."""
+    """An activation that handles a deferred norm output."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        slope = _slope(self)
         if isinstance(image, Deferred):
-            output = image.activated(slope, inplace=getattr(self, "inplace", False))
+            output = image.activated(_slope(self), inplace=getattr(self, "inplace", False))
             if output is not None:
                 return output
             image = image.value()
-        if isinstance(slope, Tensor) and _takes(image, slope):
-            return prelu(image, slope)
         return super().forward(image)  # type: ignore[misc]
-
-
-def _takes(image: Tensor, slope: Tensor) -> bool:
-    if not on_cpu_only(image, slope) or type(image) not in (Tensor, nn.Parameter):
-        return False
-    return image.is_floating_point() and image.ndim > 1 and slope.numel() in (1, image.shape[1])
 
 
 def _slope(activation: nn.Module) -> Slope:

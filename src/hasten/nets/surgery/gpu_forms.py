@@ -19,7 +19,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hasten.config.schema import FusedKernels
 from hasten.kernels.use import kernels_take, triton_runs
 from hasten.nets.surgery.few_channels import from_few, takes_few, to_few, transposed_to_few
 from hasten.nets.surgery.layout import as_last, as_maps, as_rows, channels_last_of
@@ -34,22 +33,19 @@ _OUTPUTS = {torch.conv2d: 0, torch.conv3d: 0, torch.conv_transpose2d: 1, torch.c
 """Convolutions, and the axis of their weights along which the result's channels lie."""
 
 
-def gpu_forms(
-    fused: FusedKernels = True, takes: Callable[[Tensor], bool] = kernels_take
-) -> AbstractContextManager[object]:
+def gpu_forms(on: bool = True, takes: Callable[[Tensor], bool] = kernels_take) -> AbstractContextManager[object]:
     """A context in which a network's forward pass runs in these forms, on the tensors that `takes` accepts.
 
-    fused: as train.fused_kernels; `norms` leaves all convolutions to cuDNN, those from few channels with zeros. `takes`
-    is asked about tensors (B, C, ...) alone. Does nothing unless `fused`, and while a network is compiled, as the
+    `takes` is asked about tensors (B, C, ...) alone. Does nothing unless `on`, and while a network is compiled, as the
     compiler chooses its own forms.
     """
-    return _Forms(takes, _KERNEL_TYPES if fused is True else ()) if fused else nullcontext()
+    return _Forms(takes) if on else nullcontext()
 
 
 class _Forms(TorchFunctionMode):
-    def __init__(self, takes: Callable[[Tensor], bool], kernel_types: tuple[torch.dtype, ...]) -> None:
+    def __init__(self, takes: Callable[[Tensor], bool]) -> None:
         super().__init__()
-        self.takes, self.kernel_types = takes, kernel_types
+        self.takes = takes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -59,7 +55,7 @@ class _Forms(TorchFunctionMode):
         if func in _OUTPUTS and len(args) > 2 and not kwargs:
             image, weight, bias, *rest = args
             if self._has_few(image, weight, _OUTPUTS[func], *rest):
-                return _of_few(func, image, weight, bias, rest, self.kernel_types)
+                return _of_few(func, image, weight, bias, rest)
         return func(*args, **kwargs)
 
     def _joins(self, maps: Any) -> bool:
@@ -84,14 +80,7 @@ def _is_last(value: Tensor) -> bool:
     return value.ndim in (4, 5) and value.is_contiguous(memory_format=channels_last_of(value))
 
 
-def _of_few(
-    func: Any,
-    image: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rest: list[Any],
-    kernel_types: tuple[torch.dtype, ...],
-) -> Tensor:
+def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any]) -> Tensor:
     """The convolution by Hasten's kernels where they take it; else with channels of zeros where the image has few."""
     transposed = bool(_OUTPUTS[func])
     on = torch.is_autocast_enabled(image.device.type)
@@ -99,7 +88,7 @@ def _of_few(
     numbers = [each for each in rest if isinstance(each, tuple)]  # as modules give them: all but the groups
     plain = len(numbers) == (4 if transposed else 3) and set(numbers[-1]) == {1}  # the last is the dilation
     voxels, taps = image[:, 0].numel(), weight.shape[2:].numel()
-    if plain and dtype in kernel_types and voxels >= _LEAST_VOXELS:
+    if plain and dtype in _KERNEL_TYPES and voxels >= _LEAST_VOXELS:
         stride, padding = numbers[:2]
         rows = as_last(image.to(dtype))
         if transposed and takes_few(weight.shape[1], taps, voxels * math.prod(stride)):

@@ -7,6 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+Slope = Tensor | float | None
+"""The negative slope of an activation, one number or one per channel; None for no activation."""
+
+
+def per_channel(values: Tensor, image: Tensor) -> Tensor:
+    """(C,) or (B, C) values in the shape in which they meet (B, C, ...)."""
+    return values.reshape(-1, image.shape[1], *[1] * (image.ndim - 2))
+
 
 def channels_last_of(image: Tensor) -> torch.memory_format:
     """Channels-last for an image (B, C, H, W) or (B, C, D, H, W)."""

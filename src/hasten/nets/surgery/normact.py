@@ -18,8 +18,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from hasten.nets.cpu.kernels import call, cpu_kernels
-from hasten.nets.surgery.activate import Slope
-from hasten.nets.surgery.layout import layout_of
+from hasten.nets.surgery.layout import Slope, layout_of
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -174,9 +173,9 @@ def group_norm_act(
 ) -> Tensor:
     """prelu(dropout(group_norm(image))); an instance norm where `groups` is the number of channels.
 
-    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU, or on a GPU where `kernels_take` it. weight,
-    bias: (C,). slope: None for no activation, a number, or a tensor of one element or C. eps: added to each variance.
-    dropout: the share of zeros, below 1. Differentiable once.
+    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU, or on a GPU where `kernels_take` it; there
+    kernels run in channels-last only. weight, bias: (C,). slope: None for no activation, a number, or a tensor of one
+    element or C. eps: added to each variance. dropout: the share of zeros, below 1. Differentiable once.
     """
     if has_torch_function((image,)):
         return handle_torch_function(group_norm_act, (image,), image, groups, weight, bias, slope, eps, dropout)
@@ -184,7 +183,7 @@ def group_norm_act(
         norm = Norm(groups=groups, eps=eps, dropout=dropout, seed=_seed(dropout))
         output: Tensor = _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
         return output
-    if image.is_cuda:
+    if image.is_cuda and layout_of(image) is not torch.contiguous_format:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
         return triton_norm_act(image, groups, weight, bias, slope, eps, dropout)[0]

@@ -10,10 +10,10 @@ an instance norm of one sample, whose voxels are those of the whole batch; in ch
 
 Importing this needs Triton; see `hasten.kernels.use.kernels_take`.
 
-An image (B, C, voxels) is read in tiles of ROWS voxels and COLUMNS channels of one sample. LAST: channels-last; else
-the voxels of a channel lie next to each other. The first element of a tile is found in 64 bits, the others relative to
-it in 32. Few kernels are built, as each takes 0.1 to 0.3 s: sizes are arguments. FEW is the number of channels where
-that is small, so that a tile of whole voxels is known to be contiguous, else 0.
+An image (B, C, voxels) in channels-last is read in tiles of ROWS voxels and COLUMNS channels of one sample. The first
+element of a tile is found in 64 bits, the others relative to it in 32. Few kernels are built, as each takes 0.1 to 0.3
+s: sizes are arguments. FEW is the number of channels where that is small, so that a tile of whole voxels is known to be
+contiguous, else 0.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from hasten.kernels.hash import hash_word
 from hasten.kernels.use import power_of_two
-from hasten.nets.surgery.activate import Slope
-from hasten.nets.surgery.layout import layout_of
+from hasten.nets.surgery.layout import Slope, as_last
 
 
 @triton.jit
@@ -51,29 +50,15 @@ def _place(program, pieces, C, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _start(sample, first, row, voxels, C, LAST: tl.constexpr):
+def _start(sample, first, row, voxels, C):
     """Offset of a tile's first element."""
-    if LAST:
-        return (sample.to(tl.int64) * voxels + row) * C + first
-    return (sample.to(tl.int64) * C + first) * voxels + row
+    return (sample.to(tl.int64) * voxels + row) * C + first
 
 
 @triton.jit
-def _offsets(C, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _offsets(C, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Offsets of a tile's elements from its start."""
-    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    if LAST:
-        return rows * C + columns
-    # A tile of a contiguous image is of one channel.
-    return rows + columns
-
-
-@triton.jit
-def _step(C, LAST: tl.constexpr, ROWS: tl.constexpr):
-    """Elements between the starts of two successive tiles."""
-    if LAST:
-        return ROWS * C
-    return ROWS
+    return tl.arange(0, ROWS)[:, None] * C + tl.arange(0, COLUMNS)[None, :]
 
 
 @triton.jit
@@ -117,14 +102,14 @@ def _dropped(normed, seed, start, offsets, least, rest):
 @triton.jit(do_not_specialize=["chunks", "batch", "per_chunk"])
 def moments_kernel(
     image, partial, voxels, chunks, batch, per_chunk, channels,
-    FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    FEW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """partial (2, B, chunks, C): mean and sum of squared deviations of each chunk of `per_chunk` tiles."""
     C = _channel_count(channels, FEW)
     sample, first, chunk = _place(tl.program_id(0), chunks, C, COLUMNS)
     row = chunk.to(tl.int64) * (per_chunk * ROWS)
-    place = image + _start(sample, first, row, voxels, C, LAST)
-    offsets = _offsets(C, LAST, ROWS, COLUMNS)
+    place = image + _start(sample, first, row, voxels, C)
+    offsets = _offsets(C, ROWS, COLUMNS)
     # Sums of what is left of a rough mean lose nothing to cancellation, however far from 0 the image is.
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
     value = tl.load(place + offsets, mask, other=0.0).to(tl.float32)
@@ -138,7 +123,7 @@ def moments_kernel(
         rest = tl.where(mask, value - rough, 0.0)
         total += rest
         squares += rest * rest
-        place += _step(C, LAST, ROWS)
+        place += ROWS * C
     count = tl.minimum(voxels - row, per_chunk * ROWS).to(tl.float32)
     sums = tl.sum(total, 0)[None, :]
     mean = rough + sums / count
@@ -189,14 +174,14 @@ def merge_kernel(
 @triton.jit(do_not_specialize=["least", "tiles", "batch"])
 def apply_kernel(
     image, output, moments, weight, bias, slope, number, seed, least, rest, voxels, tiles, batch, channels,
-    ACT: tl.constexpr, FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACT: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The output, from the last tile to the first, as the image's end is still in the cache."""
     C = _channel_count(channels, FEW)
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
-    start, offsets = _start(sample, first, row, voxels, C, LAST), _offsets(C, LAST, ROWS, COLUMNS)
+    start, offsets = _start(sample, first, row, voxels, C), _offsets(C, ROWS, COLUMNS)
     value = tl.load(image + start + offsets, mask, other=0.0).to(tl.float32)
     mean = _of_channels(moments + sample * C, first, C, COLUMNS)
     scale = _of_channels(moments + (batch + sample) * C, first, C, COLUMNS)
@@ -217,7 +202,7 @@ def apply_kernel(
 def sums_kernel(
     gradient, image, partial, moments, weight, bias, slope, number, seed, least, rest, voxels, chunks, batch,
     per_chunk, channels,
-    ACT: tl.constexpr, FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACT: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """partial (2 or 3, B, chunks, C): sums of g, g x^ and, for a slope that is a tensor, its gradient.
 
@@ -226,10 +211,10 @@ def sums_kernel(
     C = _channel_count(channels, FEW)
     sample, first, chunk = _place(tl.program_id(0), chunks, C, COLUMNS)
     row = chunk.to(tl.int64) * (per_chunk * ROWS)
-    start = _start(sample, first, row, voxels, C, LAST)
+    start = _start(sample, first, row, voxels, C)
     image += start
     gradient += start
-    offsets = _offsets(C, LAST, ROWS, COLUMNS)
+    offsets = _offsets(C, ROWS, COLUMNS)
     mean = _of_channels(moments + sample * C, first, C, COLUMNS)
     rstd = _of_channels(moments + (batch + sample) * C, first, C, COLUMNS)
     factor = _slope(slope, number, first, C, ACT, COLUMNS)
@@ -256,9 +241,9 @@ def sums_kernel(
             upstream = tl.where(normed > 0, upstream, upstream * factor)
         total += upstream
         along += upstream * hat
-        start += _step(C, LAST, ROWS)
-        image += _step(C, LAST, ROWS)
-        gradient += _step(C, LAST, ROWS)
+        start += ROWS * C
+        image += ROWS * C
+        gradient += ROWS * C
     channels = first + tl.arange(0, COLUMNS)[None, :]
     into = partial + (sample * chunks + chunk) * C + channels
     tl.store(into, tl.sum(total, 0)[None, :], channels < C)
@@ -311,14 +296,14 @@ def totals_kernel(
 @triton.jit(do_not_specialize=["least", "tiles", "batch"])
 def gradient_kernel(
     gradient, image, out, moments, means, weight, bias, slope, number, seed, least, rest, voxels, tiles, batch,
-    channels, ACT: tl.constexpr, FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    channels, ACT: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The image's gradient rstd (w g - mean(w g) - x^ mean(w g x^)), from the last tile to the first."""
     C = _channel_count(channels, FEW)
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
-    start, offsets = _start(sample, first, row, voxels, C, LAST), _offsets(C, LAST, ROWS, COLUMNS)
+    start, offsets = _start(sample, first, row, voxels, C), _offsets(C, ROWS, COLUMNS)
     value = tl.load(image + start + offsets, mask, other=0.0).to(tl.float32)
     upstream = tl.load(gradient + start + offsets, mask, other=0.0).to(tl.float32)
     if seed is not None:
@@ -360,8 +345,6 @@ class Tiling:
     batch: int
     channels: int
     voxels: int
-    last: bool
-    """Channels-last: the channels of a voxel lie next to each other."""
     rows: int
     """Voxels of a tile."""
     columns: int
@@ -382,20 +365,18 @@ class Tiling:
     def shape(self) -> dict[str, int | bool]:
         """Arguments that all kernels of an image share; those in capitals are known when a kernel is built."""
         few = self.channels if self.channels <= _FEW else 0
-        return {"channels": self.channels, "FEW": few, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
+        return {"channels": self.channels, "FEW": few, "ROWS": self.rows, "COLUMNS": self.columns}
 
 
-def plan_of(batch: int, channels: int, voxels: int, *, last: bool, small: bool = False) -> Tiling:
-    columns = 1
-    if last:
-        columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
+def plan_of(batch: int, channels: int, voxels: int, *, small: bool = False) -> Tiling:
+    columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
     tile, per_warp = (_DROPOUT_TILE, 256) if small else (_TILE, 512)
     rows = min(tile // columns, power_of_two(voxels))
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
     per_chunk = -(-tiles // chunks)
     warps = max(1, min(8, rows * columns // per_warp))
-    return Tiling(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk), warps)
+    return Tiling(batch, channels, voxels, rows, columns, per_chunk, -(-tiles // per_chunk), warps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,15 +427,12 @@ class _TritonNormAct(torch.autograd.Function):
         dropout: float,
         running: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        layout = layout_of(image)
-        image = image.contiguous(memory_format=layout)
+        image = as_last(image)
         act, drops = _Activation.of(slope), _Dropout.draw(dropout, image.device)
-        last = layout is not torch.contiguous_format
         batch, channels, voxels = len(image), image.shape[1], image.shape[2:].numel()
         if not groups:
-            assert last
             batch, groups, voxels = 1, channels, batch * voxels
-        plan = plan_of(batch, channels, voxels, last=last)
+        plan = plan_of(batch, channels, voxels)
         with torch.cuda.device_of(image):
             moments = _moments(image, plan, groups, eps) if running is None else running
             output = torch.empty_like(image)
@@ -473,7 +451,7 @@ class _TritonNormAct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         image, weight, bias, slope, moments, seed = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=layout_of(image))
+        gradient = as_last(gradient)
         act, drops = _Activation(ctx.kind, ctx.number, slope), _Dropout(seed, ctx.dropout)
         plan: Tiling = ctx.plan
         with torch.cuda.device_of(image):
@@ -523,7 +501,7 @@ def _sums(
     group.
     """
     if drops.seed is not None:
-        plan = plan_of(plan.batch, plan.channels, plan.voxels, last=plan.last, small=True)
+        plan = plan_of(plan.batch, plan.channels, plan.voxels, small=True)
     learned = act.values is not None
     partial = moments.new_empty(3 if learned else 2, plan.batch, plan.chunks, plan.channels)
     sums_kernel[(plan.blocks * plan.chunks,)](

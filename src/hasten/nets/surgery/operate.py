@@ -29,7 +29,7 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     if probe is None:
         return _known_blocks(network)
     flow = see_flow(network, probe)
-    unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
+    unbiased = leave_out(network, cancelled_biases(flow)) if biases else ()
     surgery = fuse_norms(network, flow) if fuse else Surgery()
     return replace(surgery, unbiased=unbiased, few_channels=few_channel_layers(network) if fuse else ())
 

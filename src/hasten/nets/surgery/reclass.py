@@ -29,9 +29,15 @@ def swap_class(module: nn.Module, mixin: type[ClassSwap]) -> bool:
     return True
 
 
+def base_class(module: nn.Module) -> type[nn.Module]:
+    """The class that the module had before `swap_class`."""
+    base: type[nn.Module] = _parts(type(module))[0]
+    return base
+
+
 def original(module: nn.Module) -> None:
     """Restore the class that the module had before `swap_class`."""
-    module.__class__ = _parts(type(module))[0]
+    module.__class__ = base_class(module)
 
 
 def remove(module: nn.Module, mixin: type[ClassSwap]) -> None:

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasten.nets.over_ranks import several_ranks, sum_over_ranks
-from hasten.nets.surgery.activate import per_channel
+from hasten.nets.surgery.layout import per_channel
 from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
 

@@ -254,7 +254,7 @@ def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
         settled, passes, _ = choose_variant(brief, network, experiments)
         train, dims = settled.config.train, planned.case_set.spatial_dims
         to_memory_format(network, dims, variant_of(train).channels_last)
-        optimizer = build_optimizer(network, dataclasses.replace(train, head_steps=0))
+        optimizer = build_optimizer(network, train)
         times: list[float] = []
         for _ in range(3):
             for parameter in network.parameters():

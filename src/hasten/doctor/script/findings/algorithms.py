@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from hasten.doctor.finding import Finding, FindingText, ms
-from hasten.doctor.script.findings.experiments import saved_s
 from hasten.doctor.script.records import ProcessRecord
 from hasten.observe.cores import spin_text
 from hasten.observe.cpu_load import BUSY
@@ -15,19 +14,12 @@ FIXED = 0.8
 """Share of the calls that must have the commonest shapes: the last batch of a pass may be smaller."""
 SHAPES = 3
 """Number of different shapes up to which cuDNN's search pays, as each is searched once."""
-IMAGE = 512 * 512
-"""Pixels up to which one image is too little work for a GPU."""
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
 _CUDNN_BENCHMARK_OFF = FindingText(
     "cudnn-benchmark-off",
     "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
     "torch.backends.cudnn.benchmark = True",
-)
-_SMALL_BATCH = FindingText(
-    "small-batch",
-    "the network sees one image at a time, which leaves most of a GPU idle",
-    "a batch of several images (and the learning rate with it)",
 )
 _NO_AUTOCAST = FindingText(
     "no-autocast",
@@ -48,20 +40,13 @@ _DETERMINISTIC = FindingText(
 
 
 def find(record: ProcessRecord) -> list[Finding]:
-    """small-batch of one image; for a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
+    """For a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
     shapes = record.listed_dict("shapes")
     if not shapes:
         return list(_precision(record))
     shape = max(shapes, key=lambda name: shapes[name])
     evidence = f"{shapes[shape]} of {sum(shapes.values())} inputs are {shape}"
-    return [*_single(record, shape, evidence), *_benchmark(record, shapes, evidence), *_precision(record)]
-
-
-def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Finding]:
-    """2-D images one by one, where no GPU was there to measure a larger batch."""
-    sides = [int(side) for side in shape.split("x")]
-    if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
-        yield record.finding(_SMALL_BATCH, record.loader_site, evidence=evidence, level="note")
+    return [*_benchmark(record, shapes, evidence), *_precision(record)]
 
 
 def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
@@ -71,11 +56,8 @@ def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> 
         yield record.finding(_DETERMINISTIC, record.root_site)
         return
     usual = sorted(shapes.values(), reverse=True)[:SHAPES]
-    cost = saved_s(record.experiments, "cudnn_benchmark")
-    # If the experiment on this GPU showed no gain, there is none.
-    idle = cost is None and record.on_gpu and "base_s" in (record.experiments.get("cudnn_benchmark") or {})
-    if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()) and not idle:
-        yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence, cost_s=cost)
+    if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()):
+        yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence)
 
 
 def _precision(record: ProcessRecord) -> Iterator[Finding]:

@@ -98,6 +98,7 @@ _RECREATE = FindingText(
     "the same tensor is made and sent to the device again and again",
     "make it once before the loop, on the device (register_buffer in a module)",
 )
+
 _NEEDLESS_FORWARD = FindingText(
     "needless-forward",
     "a network runs in every step, but nothing uses its outputs, not even the loss",
@@ -106,8 +107,7 @@ _NEEDLESS_FORWARD = FindingText(
 
 
 def find(record: ProcessRecord) -> list[Finding]:
-    """empty-cache, gc-collect, zero-grad-memset, anomaly-detection, profiler-on, nvtx-on, gradcheck, needless-forward,
-    needless-grad, late-cast, metadata-tensor, recreate, sync-copy, unpinned-memory."""
+    """What is called in the loop, or left on there, and what is sent to the device; not validations and checkpoints."""
     findings = []
     for call in record.listed("calls"):
         kind, site = call["kind"], call["site"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,26 +23,14 @@ BATCH_ROOM = 0.3
 """Share of the memory that must be free before a larger batch is advised."""
 LEAST = 1.05
 """Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
-WORK = 0.5
-"""Repeated work of a batch, as a share of a GPU's step, from which it is a note although workers hide it here."""
-GPU_CORES, GPU_LEAST_S = 200, 0.005
-"""Rough model of a GPU: as fast as this many cores, but a step takes at least this long."""
 BEFORE_DRAW = 0.25
-"""Share of an item that must come before its first random number: less is just reading a prepared file."""
-HANDOVER_S = 0.0005
-"""Seconds that the main process needs to receive a batch from a worker."""
+"""Share of an item that must come before its first random number."""
 
-_PARTS = {
-    "before-draw": (
-        "what an item does before it first draws a random number is done again in every epoch",
-        "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
-    ),
-    "foreground": (
-        "the crop searches the whole volume for its foreground at every call",
-        "FgBgToIndicesd before the crop, whose fg_indices_key and bg_indices_key then name what it keeps",
-    ),
-}
-"""Parts of an item that are the same each time: title and cure."""
+_BEFORE_DRAW = (
+    "what an item does before it first draws a random number is done again in every epoch",
+    "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
+)
+"""Title and cure."""
 Results = Mapping[str, Any]
 
 
@@ -62,21 +49,16 @@ class StepTimes:
     rare_s: float = 0.0
     """Seconds of validations and checkpoints, spread over the steps."""
 
-    def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
-        """Predicted seconds of a step whose compute takes `saved_s` less, or with another loader."""
-        count = self.workers if workers is None else workers
+    def after(self, *, saved_s: float = 0.0, batch_s: float | None = None) -> float:
+        """Predicted seconds of a step whose compute takes `saved_s` less, or whose batches take `batch_s`."""
         batch = self.batch_s if batch_s is None else batch_s
         compute = max(self.compute_s - saved_s, 0.02 * self.step_s)
         if batch is None:
             return max(self.step_s - saved_s, 0.05 * self.step_s)
-        return max(max(compute, batch) if count else compute + batch, 0.05 * self.step_s)
+        return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
     def gain(self, **changed: Any) -> float:
         return min(20.0, self.step_s / self.after(**changed))
-
-    def gpu_s(self, cores: int) -> float:
-        """Rough seconds of a step on a GPU, for notes on what would be slow there. cores: of this machine."""
-        return max(GPU_LEAST_S, self.compute_s * cores / GPU_CORES)
 
     def overall(self, gain: float) -> float:
         """Convert a gain on the step into one on the whole training time."""
@@ -92,7 +74,7 @@ def findings(results: Results) -> list[Finding]:
     step = step_of(results)
     if step is None:
         return []
-    rules = (workers, items, _autocast, _layout, _batch, _fused, _biases)
+    rules = (workers, items, _autocast, _layout, _batch, _biases)
     others = results.get("others") or 0.0
     return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
 
@@ -106,12 +88,6 @@ def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
         return finding
     evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
     return replace(finding, level="note", evidence=evidence)
-
-
-def saved_s(results: Results, name: str) -> float | None:
-    """Seconds of a step that an experiment saved; None if its interval does not prove any."""
-    arm = _arm(results, name, 1.0)
-    return None if arm is None else arm["base_s"] - arm["arm_s"]
 
 
 def step_of(results: Results) -> StepTimes | None:
@@ -152,13 +128,6 @@ def _weighty(results: Results, name: str) -> dict[str, Any] | None:
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
 
 
-def _timing_text(arm: Results, what: str) -> str:
-    return (
-        f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
-        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds)"
-    )
-
-
 def _autocast(results: Results, step: StepTimes) -> Finding | None:
     arm = _weighty(results, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
@@ -190,30 +159,17 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
-def _fused(results: Results, step: StepTimes) -> Finding | None:
-    arm = _arm(results, "fused", FASTER)
-    if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
-        return None
-    return _of_arm(
-        arm,
-        step,
-        name="unfused-optimizer",
-        title="the optimizer updates its tensors one by one or in groups, where one fused kernel is faster",
-        cure=f"torch.optim.{arm['class']}(..., fused=True)",
-        what=f"a step of the optimizer ({arm['tensors']} tensors) takes",
-        also=f"; weights agree to {arm['difference']:.1g}",
-    )
-
-
-def _of_arm(
-    arm: dict[str, Any], step: StepTimes, *, also: str, what: str = "forward and backward take", **texts: str
-) -> Finding | None:
-    """A finding if the arm's gain is worthwhile. what: the timed work, also: more evidence, both in words."""
+def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) -> Finding | None:
+    """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
     saved_s = arm["base_s"] - arm["arm_s"]
     gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
         return None
-    evidence = f"{_timing_text(arm, what)}{also}; a step takes {ms(step.step_s)}"
+    evidence = (
+        f"forward and backward take {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
+        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds){also}; "
+        f"a step takes {ms(step.step_s)}"
+    )
     return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
@@ -244,25 +200,20 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
 
 
 def _biases(results: Results, step: StepTimes) -> Finding | None:
-    """A note without a measured gain: the bias is useless in any case, but may cost nothing on this hardware."""
+    """A note: the bias is useless in any case, but may cost nothing on this hardware."""
     arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []
     if not names or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
-    saved_s = arm.get("base_s", 0.0) - arm.get("arm_s", 0.0)
-    proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=saved_s) >= 1.02
-    text = _timing_text(arm, "forward and backward take") if "gain" in arm else f"not timed: {arm.get('skipped', '')}"
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return Finding(
         name="conv-bias-before-norm",
         title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
         where=sites[0] if sites else place(arm.get("site", "")),
         cure="bias=False for the convolutions before a norm",
-        evidence=f"modules {listed}; {text}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
-        cost_s=saved_s if proven else None,
-        gain=step.gain(saved_s=saved_s) if proven else None,
-        level="finding" if proven else "note",
+        evidence=f"modules {listed}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
+        level="note",
     )
 
 
@@ -270,35 +221,30 @@ def _biases(results: Results, step: StepTimes) -> Finding | None:
 
 
 def workers(results: Results, step: StepTimes) -> Finding | None:
+    """The finding from whole steps, measured interleaved, which include that workers take cores from the network."""
     loader = results.get("workers") or {}
-    times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
-    if step.workers not in times:
-        return None
     loops = measured_loops(results, step.workers)
-    if loops:
-        return _of_loops(loader, loops, step)
-    predicted = {
-        count: step.after(
-            batch_s=_beside(results, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
-        )
-        for count in times
-    }
-    predicted[step.workers] = step.step_s
-    best = min(count for count in times if predicted[count] <= 1.05 * min(predicted.values()))
-    gain = min(20.0, step.step_s / predicted[best])
-    if best <= step.workers or gain < LEAST:
+    if not loops:
         return None
-    if step.workers and times[step.workers] < 1.2 * times[best]:
+    now, cores = step.workers, int(loader.get("cores") or 1)
+    usual = {count: statistics.median(times) for count, times in loops.items()}
+    best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
+    rounds = min(len(loops[now]), len(loops[best]))
+    least = min(loops[now][number] / loops[best][number] for number in range(rounds))
+    if best == now or rounds < 2 or least <= LEAST:
         return None
-    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
-    name, title = too_few(step.workers)
+    gain = min(20.0, usual[now] / usual[best])
+    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
+    name, title = too_few(now)
+    if best < now:
+        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
     return Finding(
         name=name,
         title=title,
         where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
-        evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
-        cost_s=max(0.0, step.step_s - predicted[best]),
+        cure=f"DataLoader(..., num_workers={best}{', persistent_workers=True' if best else ''})",
+        evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
+        cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
     )
 
@@ -312,11 +258,6 @@ def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
     return loops if len(loops) > 1 and len(loops.get(workers, ())) > 1 else {}
 
 
-def too_many(workers: int, cores: int) -> tuple[str, str]:
-    """Name and title."""
-    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
-
-
 def too_few(workers: int) -> tuple[str, str]:
     """Name and title."""
     if workers == 0:
@@ -324,23 +265,9 @@ def too_few(workers: int) -> tuple[str, str]:
     return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
 
 
-def _beside(results: Results, step: StepTimes, times: dict[int, float], count: int) -> float:
-    """Seconds of a batch while the training runs: on a CPU both share the cores."""
-    batch = times[count] + (HANDOVER_S if count else 0.0)
-    if step.workers and step.batch_s is not None:
-        batch *= step.batch_s / times[step.workers]
-    if count == 0 or results.get("device", "cpu") != "cpu" or 0 not in times:
-        return batch
-    loader = results["workers"]
-    cores = max(1, int(loader.get("cores") or 1))
-    threads = min(cores, int(loader.get("threads") or 1))
-    work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
-    return max(batch, work / cores)
-
-
 def items(results: Results, step: StepTimes) -> Finding | None:
     items = results.get("items") or {}
-    if items.get("kind") not in ("whole", "prefix", *_PARTS):
+    if items.get("kind") not in ("whole", "prefix", "before-draw"):
         return None
     size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
     alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
@@ -350,19 +277,16 @@ def items(results: Results, step: StepTimes) -> Finding | None:
         return None
     after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
     gain = min(20.0, step.step_s / after)
-    # What workers hide here costs nothing, but it would with a GPU's shorter step. Reading a prepared file is fine.
-    sound = results.get("device") == "cuda" or items["kind"] == "before-draw"
-    least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
-    if gain < LEAST and each * size / lanes < least_s:
+    if gain < LEAST:
         return None
-    cost_s = max(0.0, step.step_s - after)
-    effect: dict[str, Any] = {"level": "note"} if gain < LEAST else {"cost_s": cost_s, "gain": gain}
+    effect: dict[str, Any] = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
     where = place(items.get("site", ""))
-    if items["kind"] in _PARTS:
-        title, cure = _PARTS[items["kind"]]
-        evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
-        if items["kind"] == "before-draw" and each < BEFORE_DRAW * items["item_s"]:
+    if items["kind"] == "before-draw":
+        # Less is just reading a prepared file.
+        if each < BEFORE_DRAW * items["item_s"]:
             return None
+        title, cure = _BEFORE_DRAW
+        evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
         return Finding(name="uncached-items", title=title, where=where, cure=cure, evidence=evidence, **effect)
     whole = items["kind"] == "whole"
     num_bytes = items.get("bytes", 0) * count
@@ -392,36 +316,3 @@ def _cache_cure(plain: bool, fits: bool) -> str:
     if fits:
         return "monai.data.CacheDataset(data, transform, cache_rate=1.0) in place of Dataset(data, transform)"
     return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
-
-
-def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -> Finding | None:
-    """The finding from whole steps, measured interleaved, which include that workers take cores from the network."""
-    now, cores = step.workers, int(loader.get("cores") or 1)
-    usual = {count: statistics.median(times) for count, times in loops.items()}
-    best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
-    rounds = min(len(loops[now]), len(loops[best]))
-    least = min(loops[now][number] / loops[best][number] for number in range(rounds))
-    proven = best != now and rounds > 1 and least > LEAST
-    if not proven and (now <= cores or all(_slower(loops[count], loops[now]) for count in loops if count < now)):
-        return None
-    gain = min(20.0, usual[now] / usual[best])
-    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
-    name, title = too_few(now)
-    if best < now or not proven:
-        name, title = too_many(now, cores)
-    suggested = best if proven else min(now, cores)
-    return Finding(
-        name=name,
-        title=title,
-        where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={suggested}{', persistent_workers=True' if suggested else ''})",
-        evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
-        cost_s=step.step_s * (1 - 1 / gain) if proven else None,
-        gain=gain if proven else None,
-        level="finding" if proven else "note",
-    )
-
-
-def _slower(times: list[float], others: list[float]) -> bool:
-    """Whether `times` are slower in every round."""
-    return all(one > LEAST * other for one, other in zip(times, others, strict=False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from hasten.doctor.finding import Finding, FindingText, ms
 from hasten.doctor.script.findings.calls import MAPS
@@ -20,12 +19,8 @@ EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
 """Mean number of times a file is opened from which it counts as read again and again."""
-LOOPED = 30
-"""Calls of one torch function by one line in a step from which that line counts as a loop over tensors."""
 COPIES = 8
 """Copies in a validation round from which maps count as copied one by one."""
-HISTOGRAMS = 8
-"""Number of histograms from which they count as those of all weights."""
 HOST = (
     *("numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK"),
     *("h5py", "pandas", "imageio", "numba", "multiprocessing", "queue", "threading"),
@@ -46,11 +41,6 @@ _LOOP_LOADS = FindingText(
     "the training's own process prepares data at this line, and the network waits for it",
     "do it in the Dataset of a DataLoader(..., num_workers=2) or more",
 )
-_HISTOGRAMS = FindingText(
-    "histograms",
-    "histograms of many tensors are made on the host, where the training waits for them",
-    "make them every epoch, of a few layers, with torch.histc on the device",
-)
 _COPIED_MAPS = FindingText(
     "host-metric",
     "score maps are copied to the host one after another in validation rounds",
@@ -58,25 +48,20 @@ _COPIED_MAPS = FindingText(
 )
 _HOST_METRIC = FindingText(
     "host-metric",
-    "score maps are copied to the host and worked on there, while the network waits",
-    "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+    "tensors are copied to the host and worked on there, while the network waits",
+    "work on them on the device (torchmetrics, monai.metrics, torch.histc), and copy only what is shown",
 )
 _LOOP_HEAVY = FindingText(
     "heavy-items",
     "making the data takes much of the time, and where there are few cores workers don't hide it",
     "keep what is the same each time, uncompressed, and transform a batch at a time with torch",
 )
-_PYTHON_LOOP = FindingText(
-    "python-loop",
-    "a loop of Python over tensors launches a small operation for each of them",
-    "take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
-)
 
 
 def find(record: ProcessRecord) -> list[Finding]:
-    """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
-    findings = list(_histograms(record))
-    places = {finding.where for finding in findings}
+    """sync-plot, host-metric, and no-workers, uncached-items and heavy-items of the loop itself."""
+    findings: list[Finding] = []
+    places: set[str] = set()
     for where in ("step", "validation"):
         for site, packages in _by_site(record, where).items():
             if place(site) in places:
@@ -86,7 +71,7 @@ def find(record: ProcessRecord) -> list[Finding]:
                 matches = list(_loading(record, site, packages))
             findings += matches
             places |= {finding.where for finding in matches}
-    return findings + [each for each in (*_copied_maps(record), *_loops(record)) if each.where not in places]
+    return findings + [each for each in _copied_maps(record) if each.where not in places]
 
 
 def _by_site(record: ProcessRecord, where: str) -> dict[str, Counter[str]]:
@@ -110,19 +95,6 @@ def _cost(record: ProcessRecord, seconds: float) -> float | None:
 def _finding(record: ProcessRecord, cost: float | None, text: FindingText, site: str, *, evidence: str) -> Finding:
     level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
     return record.finding(text, site, evidence=evidence, cost_s=cost, level=level)
-
-
-def _histograms(record: ProcessRecord) -> Iterator[Finding]:
-    for call in record.listed("calls"):
-        if call["kind"] == "histogram" and call["count"] >= HISTOGRAMS:
-            sampled = sum(line["seconds"] for line in record.listed("lines") if line["site"] == call["site"])
-            yield _finding(
-                record,
-                _cost(record, max(call["seconds"], sampled)),
-                _HISTOGRAMS,
-                call["site"],
-                evidence=f"{call['count']} histograms in {record.steps} steps",
-            )
 
 
 def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
@@ -182,16 +154,3 @@ def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterat
         )
     if cost >= HEAVY * record.step_s:
         yield _finding(record, cost, _LOOP_HEAVY, site, evidence=evidence)
-
-
-def _loops(record: ProcessRecord) -> Iterator[Finding]:
-    calls: dict[str, dict[str, Any]] = {}
-    for call in record.listed("torch_calls"):
-        if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
-            calls[call["site"]] = call
-    # Not timed: the probe's work between the operations can't be separated from their time.
-    for site, call in calls.items():
-        if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
-            yield record.finding(
-                _PYTHON_LOOP, site, evidence=f"{call['count']} calls of {call['function']} in a step", level="note"
-            )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings.experiments import measured_loops, step_of, too_few, too_many
+from hasten.doctor.script.findings.experiments import measured_loops, step_of, too_few
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
@@ -19,8 +19,7 @@ _HIDE = ("no-workers", "few-workers")
 OTHERS_HIDE = 1.5
 """Predicted gain from which more workers are the cure."""
 HEAVY = 0.15
-"""Share of a step that waiting for batches, and for the cores that make them, must take. Items that workers hide here,
-but that would delay a GPU, are a note."""
+"""Share of a step that waiting for batches, and for the cores that make them, must take."""
 _HEAVY_ITEMS = FindingText(
     "heavy-items",
     "the items cost so much work that no number of workers hides all of it",
@@ -35,9 +34,9 @@ _UNPINNED_MEMORY = FindingText(
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
-    """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory of the training's loaders."""
+    """no-workers, no-prefetch, no-persistent-workers and unpinned-memory of the training's loaders."""
     for loader in record.training_loaders:
-        for rule in (_workers, _many, _prefetch, _persistent, _pinned):
+        for rule in (_workers, _prefetch, _persistent, _pinned):
             yield from rule(record, loader)
 
 
@@ -51,7 +50,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
     # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
-    measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
+    measured = bool(measured_loops(record.experiments, 0))
     name, title = too_few(0)
     workers = min(4, usable_cores())
     cure = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
@@ -63,19 +62,6 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
         level="note" if measured or wait < WAITS * step_s else "finding",
     )
-
-
-def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
-    """many-workers on a CPU; where whole steps were measured, the experiments report it."""
-    workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
-    if measured_loops(record.experiments, workers) or not cores or workers <= cores or record.on_gpu:
-        return
-    lost_s = contended_s(record)
-    suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
-    name, title = too_many(workers, cores)
-    cure = f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each"
-    evidence = f"{cores} cores{suffix}"
-    yield record.finding(FindingText(name, title, cure), loader["site"], evidence=evidence, level="note")
 
 
 def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
@@ -141,13 +127,11 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
     cores = max(1, int(loader.get("cores") or 1))
     hidden = step is None or work_s / cores <= step.compute_s
-    lanes = max(1, int(loaders[0]["num_workers"]))
-    gpu_waits = step is not None and not record.on_gpu and work_s / lanes >= step.gpu_s(cores)
     if hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings):
         return []
     lost_s = contended_s(record)
     cost = record.part("wait") + lost_s
-    if record.step_s <= 0 or (cost < HEAVY * record.train_s and not gpu_waits):
+    if record.step_s <= 0 or cost < HEAVY * record.train_s:
         return []
     evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
     if seconds:

@@ -171,9 +171,9 @@ def whole_loop(
 
 
 def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = None) -> dict[str, Any]:
-    """Seconds a batch by number of workers: none, the present number, and 1, 2, 4 .. up to the usable cores.
+    """Seconds a batch with the present number of workers and without any; by `cycle` whole steps with other numbers.
 
-    cycle: forward and backward, on a CPU that they share with the workers: "loop" then has seconds of whole steps.
+    cycle: forward and backward, beside which the workers run: "loop" then has the seconds of whole steps by number.
     """
     loader, site = training_loader(session)
     if loader is None:
@@ -182,45 +182,26 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, **result}
-    begin, whole = time.perf_counter(), seconds
-    seconds = seconds if cycle is None else seconds / 2  # The rest is for whole steps.
+    begin = time.perf_counter()
     batches = index_batches(loader, 64)
     first = batches[0][0] if loader.batch_sampler is not None else batches[0]
     if on_device(loader.dataset[first]):
         return {"skipped": "the items are on the device already", **result}
     slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
-    if slow > seconds / 4:
+    if slow > seconds / 8:
         return {"skipped": f"a batch takes {slow:.1f} s", "needs_s": 16 * slow, **result}
-    cores = session.cores
-    share = _processor_share(loader.dataset, batches)
-    counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
-    counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]
-    result.update(cores=cores, batch_size=loader.batch_size, cpu_share=share, threads=torch.get_num_threads())
-    times: dict[int, float] = {}
-    for number, count in enumerate(counts):
-        remaining = seconds - (time.perf_counter() - begin)
-        # A quarter for the present number, which all others are compared with.
-        share = remaining / 4 if number == 0 else remaining / (len(counts) - number)
-        if remaining <= 0.2:
-            result["cut"] = "no time for more workers"
-            break
-        elapsed = seconds_a_batch(loader, batches, count, share)
-        if elapsed is not None:
-            times[count] = elapsed
-    result["seconds"] = {str(count): times[count] for count in sorted(times)}
-    if cycle is not None and times:
-        other = (0, min(times, key=lambda count: times[count]), cores)
-        tried = list(dict.fromkeys([loader.num_workers, *other]))
-        result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begin))
-    if times:
-        # The fewest within a tenth of the fastest: more would only take memory.
-        result["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
+    share, cores = _processor_share(loader.dataset, batches), session.cores
+    times = {count: seconds_a_batch(loader, batches, count, seconds / 8) for count in {loader.num_workers, 0}}
+    result.update(cores=cores, batch_size=loader.batch_size, cpu_share=share)
+    result["seconds"] = {str(count): taken for count, taken in sorted(times.items()) if taken is not None}
+    if cycle is not None:
+        tried = list(dict.fromkeys([loader.num_workers, 0, max(1, cores // 2), min(8, cores)]))
+        result["loop"] = whole_loop(loader, batches, tried, cycle, seconds - (time.perf_counter() - begin))
     return result
 
 
 _DRAWS = 4
 """Number of times an item is made before it counts as constant."""
-_SEARCHES = ("RandCropByPosNegLabeld", "RandCropByPosNegLabelD", "RandCropByPosNegLabelDict")
 _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset", "GDSDataset")
 
 
@@ -335,7 +316,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
         return None
     if any(kind.__name__ in _CACHES for kind in type(dataset).__mro__):
-        return _foreground(dataset) or {"skipped": f"{type(dataset).__name__} keeps its results already"}
+        return {"skipped": f"{type(dataset).__name__} keeps its results already"}
     compose = getattr(dataset, "transform", None)
     plain = type(dataset).__getitem__ is monai_data.Dataset.__getitem__
     if not isinstance(compose, transforms.Compose) or not plain:
@@ -375,28 +356,6 @@ def first_random(compose: Any, transforms: Any) -> int:
         lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
     )
     return len(compose.transforms) if end is None else int(end)
-
-
-def _foreground(dataset: Any) -> dict[str, Any] | None:
-    """Crops that search the foreground at every call, as its indices weren't computed beforehand."""
-    transforms = getattr(getattr(dataset, "transform", None), "transforms", ())
-    crop = next((each for each in transforms if type(each).__name__ in _SEARCHES and not each.fg_indices_key), None)
-    cache = getattr(dataset, "_cache", None)
-    if crop is None or not cache:
-        return None
-    utils = sys.modules["monai.transforms.utils"]
-    threshold = getattr(crop, "cropper", crop).image_threshold
-    times, wholes = [], []
-    for index, item in enumerate(list(cache)[:4]):
-        start = time.perf_counter()
-        dataset[index]
-        wholes.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        utils.map_binary_to_indices(item[crop.label_key], item.get(crop.image_key), threshold)
-        times.append(time.perf_counter() - start)
-    whole = statistics.median(wholes)
-    result = {"kind": "foreground", "item_s": whole, "cached_s": min(whole, statistics.median(times))}
-    return {**result, "checked": len(times)}
 
 
 def _seed(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Experiments on the step: gains by another precision, layout, batch size or optimizer, or without idle biases.
+"""Experiments on the step: gains by another precision, layout or batch size, and the idle biases.
 
 Each uses deep copies of the root module and its last batch, so that weights, gradients, statistics and hooks of the
 user's objects don't change. The real loss isn't known: the mean square of all outputs stands in for it.
@@ -7,7 +7,6 @@ user's objects don't change. The real loss isn't known: the mean square of all o
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -208,9 +207,7 @@ def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     for name in names:
         other.get_submodule(name).register_parameter("bias", None)
     deviation = difference(_outputs(clone, net.args, net.kwargs), _outputs(other, net.args, net.kwargs))
-    result = versus(net.cycle(clone), net.cycle(other), seconds, net.sync)
-    result.update(modules=names, sites=sites, difference=deviation)
-    return result
+    return {"modules": names, "sites": sites, "difference": deviation}
 
 
 def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
@@ -236,76 +233,9 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     return result
 
 
-def cudnn_benchmark(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    if net.device.type != "cuda" or torch.backends.cudnn.benchmark:
-        return {"skipped": "no cuDNN here, or it searches already"}
-    clone = net.copied()
-    cycle = net.cycle(clone)
-
-    def searched() -> None:
-        torch.backends.cudnn.benchmark = True
-        try:
-            cycle()
-        finally:
-            torch.backends.cudnn.benchmark = False
-
-    return versus(cycle, searched, seconds, net.sync)
-
-
 def free_memory(device: torch.device) -> tuple[int, int]:
     """Free and total bytes; memory that torch's allocator caches counts as free."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
     return memory()
-
-
-def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, Any]:
-    """A step of the optimizer against one of the same class with fused=True, both on clones."""
-    kind = type(optimizer)
-    if "fused" not in inspect.signature(kind.__init__).parameters:
-        return {"skipped": f"{kind.__name__} takes no `fused`"}
-    if optimizer.param_groups[0].get("fused"):
-        return {"skipped": "fused already"}
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        return {"skipped": "differentiable, which `fused` isn't"}
-    parameters = _parameters(optimizer)
-    if any(p.is_sparse or not p.is_floating_point() for p in parameters):
-        return {"skipped": "parameters that `fused` doesn't take"}
-    num_bytes = sum(p.numel() * p.element_size() for p in parameters)
-    free, _ = free_memory(parameters[0].device)
-    if free and 10 * num_bytes > free:
-        return {"skipped": "no memory for two copies of the parameters and their state"}
-    plain, fast = _cloned(optimizer, {}), _cloned(optimizer, {"fused": True, "foreach": None})
-    plain.step()
-    fast.step()
-    deviation = max(
-        difference(one, other)
-        for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
-    )
-    result = versus(plain.step, fast.step, seconds, sync_of(parameters[0].device))
-    foreach = optimizer.param_groups[0].get("foreach")
-    result.update(site=site, tensors=len(parameters), difference=deviation, foreach=foreach)
-    return {**result, "class": kind.__name__}
-
-
-def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
-    """An optimizer of the same class and options on cloned parameters, each with the same gradient in every clone."""
-    generator = torch.Generator().manual_seed(0)
-    groups = []
-    for group in optimizer.param_groups:
-        options = {key: value for key, value in group.items() if key != "params"}
-        options.update((key, value) for key, value in changed.items() if key in options)
-        clones = []
-        for parameter in group["params"]:
-            clone = parameter.detach().clone().requires_grad_()
-            clone.grad = torch.empty_like(clone).copy_(1e-3 * torch.randn(clone.shape, generator=generator))
-            clones.append(clone)
-        groups.append({**options, "params": clones})
-    accepted = inspect.signature(type(optimizer).__init__).parameters
-    options = {key: value for key, value in {**optimizer.defaults, **changed}.items() if key in accepted}
-    return type(optimizer)(groups, **options)

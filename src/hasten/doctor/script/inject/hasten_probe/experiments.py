@@ -19,16 +19,13 @@ SHARES = {
     "items": 0.10,
     "doubled_batch": 0.12,
     "autocast": 0.14,
-    "fused": 0.10,
     "channels_last": 0.10,
-    "conv_bias": 0.09,
-    "cudnn_benchmark": 0.05,
+    "conv_bias": 0.02,
 }
 """Shares of the time for all experiments; unused time goes to the later ones."""
 TOUCHES = {
     "workers": ("wait", "sample", "forward", "backward"),
     "items": ("wait", "sample"),
-    "fused": ("optimizer",),
 }
 """Parts of a step that an experiment's cure could shorten; by default forward, backward, sample and overhead."""
 LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
@@ -118,9 +115,6 @@ def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], 
         "workers": lambda seconds: exp_data.workers(session, seconds, _cycle(session)),
         "items": lambda seconds: exp_data.items(session, seconds),
     }
-    if session.optimizers:
-        optimizer, site = session.optimizers[0]
-        calls["fused"] = lambda seconds: exp_net.fused(optimizer, site, session, seconds)
     nets = exp_net.nets(session)
     if not nets:
         return calls, "no network that trains was called with a batch", "cpu"
@@ -129,21 +123,26 @@ def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], 
         return calls, "the network is compiled: each arm would compile again", net.device.type
     for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
         calls[name] = _on_net(getattr(exp_net, name), net, session)
-    if net.device.type == "cuda":
-        calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
     calls = {name: calls[name] for name in SHARES if name in calls}
     return calls, "not called for in this script", net.device.type
 
 
 def _cycle(session: Any) -> Callable[[], object] | None:
-    """Forward and backward on a CPU, where workers compete for the cores; None if there is nothing to run."""
+    """Forward and backward, beside which workers make batches; None if there is nothing to run."""
     nets = exp_net.nets(session)
-    if not nets or nets[0].device.type != "cpu" or exp_net.compiled(nets[0].module):
+    if not nets or exp_net.compiled(nets[0].module):
         return None
     try:
-        return nets[0].cycle(nets[0].copied())
+        cycle, sync = nets[0].cycle(nets[0].copied()), nets[0].sync
     except Exception:
         return None  # The other experiments fail on it too, and say why.
+
+    def synced() -> None:
+        cycle()
+        if sync is not None:
+            sync()
+
+    return synced
 
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -> Callable[[float], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Samples of the training thread's stack, and in one step the calls of torch from each line."""
+"""Samples of the training thread's stack, and the files that its lines open."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import threading
 import time
 from typing import Any
 
-import torch
-
 from .session import Session
 from .sites import is_user, site_of, user_frame
 
 EVERY = 0.005
 """Seconds between two samples."""
-COUNTED = 2
-"""The step, one of the warm-up, whose calls are counted."""
 _NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
 """Spans that are reported separately."""
 
@@ -89,30 +85,3 @@ def keep_loop(session: Session) -> None:
     """Keep, at the end of a step, the code that made it."""
     frame = user_frame(sys._getframe(1))
     session.loop_code = frame.f_code if frame is not None else None
-
-
-def count_calls(session: Session) -> None:
-    """Count torch's functions until the end of this step, by the line that calls them; a profiler is left alone."""
-    if sys.getprofile() is not None or session.compiled_functions:
-        return
-
-    def called(frame: Any, event: str, function: Any) -> None:
-        if event != "c_call" or session.depth or not is_user(frame.f_code.co_filename):
-            return
-        if isinstance(getattr(function, "__self__", None), torch.Tensor) and session.line.stack[-1] != "wait":
-            key = site_of(frame), function.__name__
-            session.torch_calls[key] = session.torch_calls.get(key, 0) + 1
-
-    sys.setprofile(called)
-
-
-def stop_counting(session: Session) -> None:
-    if session.index == COUNTED and getattr(sys.getprofile(), "__module__", "") == __name__:
-        sys.setprofile(None)
-
-
-def note_histogram(session: Session, seconds: float) -> None:
-    """A histogram that training or validation made: the line of the loop, and its time."""
-    frame = user_frame(sys._getframe(1))
-    if frame is not None:
-        session.called("histogram", loop_line(session, frame), seconds)

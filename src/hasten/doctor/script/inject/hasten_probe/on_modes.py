@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from .on_lines import note_histogram
 from .on_modules import hooks_off
 from .session import Session
 from .sites import caller, is_user, nearest, site_of
@@ -39,8 +38,6 @@ def install(session: Session) -> None:
         (gc, "collect", "gc_collect"),
     ):
         session.around(owner, name, partial(_counted, kind))
-    for owner, name in ((sys.modules.get("numpy"), "histogram"), (torch, "histc"), (torch, "histogram")):
-        session.around(owner, name, _histogram)
     session.around(torch, "save", _save)
     session.around(torch.autograd, "backward", _backward)
     session.around(torch.autograd, "grad", _grad)
@@ -52,15 +49,6 @@ def _sited(kind: str, session: Session, original: Callable[..., Any], *args: Any
     """Remember where it was last asked for."""
     session.mode_sites[kind] = nearest() or session.mode_sites.get(kind, "")
     return original(*args, **kwargs)
-
-
-def _histogram(session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    start = time.perf_counter()
-    try:
-        return original(*args, **kwargs)
-    finally:
-        if session.line.stack[-1] != "wait":
-            note_histogram(session, time.perf_counter() - start)
 
 
 def _nvtx(change: int, session: Session, original: Callable[..., Any], self: Any, *args: Any) -> Any:

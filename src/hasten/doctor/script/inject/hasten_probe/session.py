@@ -116,7 +116,6 @@ class Session:
         self.uses: dict[str, Any] = {}
         self.lines: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.loop_code: Any = None
-        self.torch_calls: dict[tuple[str, str], int] = {}
         self.batch: set[int] = set()
         self.batch_refs: list[Any] = []
         self.sent: dict[str, dict[str, Any]] = {}

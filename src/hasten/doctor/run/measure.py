@@ -1,4 +1,4 @@
-"""Measurements of a run: timed steps and the split of their time, experiments on one batch, work between the steps."""
+"""Measurements of a run: timed steps and the split of their time, a fixed batch, work between the steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from torch import Tensor
 
 from hasten.augment.chain import stages_of
 from hasten.augment.program import Segment
-from hasten.doctor.finding import DOUBLED
-from hasten.doctor.run.assemble import ColdCache
 from hasten.doctor.time_split import PARTS, Split
 from hasten.doctor.training import (
     RunComponents,
@@ -32,39 +29,11 @@ from hasten.doctor.training import (
     validate_some,
 )
 from hasten.feed.feed import Feed
-from hasten.nets.build import divisor
 from hasten.optim.schedule import multiples_before
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
 """An arm that is this many times slower than the fastest one isn't timed again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arms:
-    """Median seconds by arm, interleaved; arms that ran out of memory or don't apply are missing."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    """`fixed`: the step as it is; `doubled`: on twice the samples; `whole`: in one piece; `eager`: not compiled;
-    `threads`: with as many threads as there are cores; `small`: forward and backward of one small patch."""
-    small_share: float = 1.0
-    """Voxels of the small patch over those of the batch."""
-
-    @property
-    def doubled(self) -> float | None:
-        fixed, doubled = self.seconds.get("fixed"), self.seconds.get("doubled")
-        return doubled / fixed if fixed and doubled else None
-
-    def launches(self, forward_backward: float) -> float:
-        """Seconds of forward and backward that do not grow with the voxels, by a line through two sizes; 0 if unknown.
-
-        A small patch of more than half the voxels gives no estimate.
-        """
-        small = self.seconds.get("small")
-        if small is None or self.small_share > 0.5:
-            return 0.0
-        fixed = (small - self.small_share * forward_backward) / (1 - self.small_share)
-        return min(max(0.0, fixed), forward_backward)
 
 
 def first_batch(components: RunComponents, first: int = 0) -> Batch:
@@ -74,71 +43,30 @@ def first_batch(components: RunComponents, first: int = 0) -> Batch:
         return batch["image"].clone(), batch["label"].clone()
 
 
-def run_arms(components: RunComponents, batch: Batch, *, cores: int, seconds: float) -> Arms:
-    """Time the arms that apply to this run, interleaved. cores: those that torch could use on a CPU."""
+def fixed_and_doubled(components: RunComponents, batch: Batch, *, seconds: float) -> tuple[float, float | None]:
+    """Median seconds of a step on one batch, interleaved with steps on twice its samples, and the ratio of both.
+
+    None where the network is compiled, which another shape would do anew, or where twice the samples do not fit.
+    """
     step, (image, label) = components.step, batch
     arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
-    compiled = step.network is not step.update.weights
-    if not compiled:  # another shape would be compiled anew
+    if step.network is step.update.weights:
         twice = (torch.cat([image, image]), torch.cat([label, label]))
-        arms["doubled"] = lambda: step(*twice, 0)
-    else:
-        eager = dataclasses.replace(step, network=step.update.weights)
-        arms["eager"] = lambda: eager(image, label, 0)
-    if step.accumulate > 1:
-        whole = dataclasses.replace(step, accumulate=1)
-        arms["whole"] = lambda: whole(image, label, 0)
-    if step.device.type == "cpu" and torch.get_num_threads() < cores:
-        arms["threads"] = _threads(cores)(lambda: step(image, label, 0))
-    small = _small(components, image)
-    if small is not None and not compiled:
-        arms["small"] = lambda: _forward_backward(step, *small)
-    arm_seconds = _in_turns(arms, seconds, step.device)
-    share = small[0][:, :1].numel() / image[:, :1].numel() if small is not None else 1.0
-    return Arms(seconds=arm_seconds, small_share=share)
+        arms["doubled"] = lambda: _or_endless(lambda: step(*twice, 0))
+    comparison = compared(arms, step.device, base="fixed", seconds=seconds, hopeless=_HOPELESS)
+    fixed_s = comparison.median("fixed")
+    ratio = comparison.median("doubled") / fixed_s if "doubled" in arms else math.inf
+    return fixed_s, ratio if math.isfinite(ratio) else None
 
 
-def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: torch.device) -> dict[str, float]:
-    """Median seconds by arm, without those that ran out of memory."""
-
-    def guarded(name: str, call: Callable[[], object]) -> object:
-        try:
-            return call()
-        except RuntimeError as error:
-            if name == "fixed" or not out_of_memory(error):
-                raise
-            return math.inf
-
-    calls = {name: partial(guarded, name, call) for name, call in arms.items()}
-    comparison = compared(calls, device, base="fixed", seconds=seconds, hopeless=_HOPELESS)
-    medians = {name: comparison.median(name) for name in arms}
-    return {name: value for name, value in medians.items() if math.isfinite(value)}
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Inside the block torch computes on `count` threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _or_endless(call: Callable[[], object]) -> object:
+    """What `call` returns; an infinite time where memory does not suffice."""
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _small(components: RunComponents, image: Tensor) -> Batch | None:
-    """One patch of a few voxels at the coarsest level; not fewer than 3, below which a CPU's bf16 is unsound."""
-    unit = divisor(components.planned.config.network)[3 - (image.ndim - 2) :]  # a 2-D batch has no depth
-    sides = [min(side, 3 * by) for side, by in zip(image.shape[2:], unit, strict=True)]
-    if math.prod(sides) * 2 > math.prod(image.shape[2:]) * image.shape[0]:
-        return None
-    patch = image[(slice(1), slice(None), *map(slice, sides))].contiguous()
-    return patch, torch.zeros_like(patch[:, :1], dtype=torch.uint8)
-
-
-def _forward_backward(step: TrainStep, image: Tensor, label: Tensor) -> None:
-    step.forward(image, label).backward()
-    step.update.weights.zero_grad(set_to_none=True)
+        return call()
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        return math.inf
 
 
 # Augmentation, operation by operation
@@ -209,10 +137,8 @@ class PeriodicCosts:
         return self.checkpoint_s * self.checkpoints / self.steps
 
 
-def measure_periodic(
-    components: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float
-) -> PeriodicCosts:
-    """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
+def measure_periodic(components: RunComponents, folder: Path, *, step_s: float, seconds: float) -> PeriodicCosts:
+    """Time a validation of a few cases and a checkpoint in `folder`."""
     train = components.planned.config.train
     validated_s, timed = _validation(components, seconds)
     stands, writes = save_checkpoint(components, folder)
@@ -220,7 +146,7 @@ def measure_periodic(
     stands += max(0.0, writes - train.checkpoint_every * step_s)
     before_first = multiples_before(train.validate_from, train.steps, train.validate_every)
     return PeriodicCosts(
-        validation_s=validated_s * cases / len(components.planned.validation),
+        validation_s=validated_s,
         timed_cases=timed,
         # At regular intervals from the first on, and at the end.
         validations=-(-train.steps // train.validate_every) - before_first,
@@ -388,8 +314,9 @@ def split_of(
     *,
     inline: bool,
     periodic: PeriodicCosts | None = None,
-    cold: ColdCache | None = None,
-    arms: Arms | None = None,
+    prepared_s: float = 0.0,
+    fixed_s: float | None = None,
+    doubled: float | None = None,
     feed_alone_s: float | None = None,
     copy_s: float = 0.0,
     busy_s: float | None = None,
@@ -398,15 +325,15 @@ def split_of(
 ) -> Split:
     """Seconds a step by part, which add up to `step_s`.
 
-    inline: the training device makes its batches itself. copy_s: of a batch to the device. busy_s: of a step in which a
-    GPU computes. captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one.
+    inline: the training device makes its batches itself. prepared_s: of preparing all cases, once. copy_s: of a batch
+    to the device. busy_s: of a step in which a GPU computes; the host's launches are the rest of forward and backward.
+    captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one.
     """
-    arms = arms or Arms()
     parts = {name: ran.part(name) for name in ("forward", "backward", "optimizer")}
     copies = 0.0 if inline else min(ran.part("batch"), copy_s)
     parts |= {"sample" if inline else "wait": ran.part("batch") - copies, "host_to_device": copies}
     compute = parts["forward"] + parts["backward"]
-    launch_s = _launch_seconds(ran, arms, busy_s, cuda=cuda)
+    launch_s = 0.0 if busy_s is None else min(compute, max(0.0, compute + parts["optimizer"] - busy_s))
     if compute > 0:
         parts |= {name: parts[name] * (1 - launch_s / compute) for name in ("forward", "backward")}
     parts["overhead"] = ran.part("around") + launch_s
@@ -420,30 +347,13 @@ def split_of(
         parts = {name: value * captured_s / ran.step_s for name, value in parts.items()}
     if periodic is not None:
         parts |= {"validation": periodic.validation_step_s, "checkpoint": periodic.checkpoint_step_s}
-        if cold is not None:  # once, spread over the run's steps
-            parts |= {"read": cold.read_total_s / periodic.steps, "prepare": cold.prepare_total_s / periodic.steps}
+        parts["prepare"] = prepared_s / periodic.steps  # once, spread over the run's steps
     return Split(
         steps=ran.steps,
         step_s=sum(parts.values()),
         parts={name: parts.get(name, 0.0) for name in PARTS},
-        fixed_batch_s=arms.seconds.get("fixed"),
+        fixed_batch_s=fixed_s,
         feed_alone_s=feed_alone_s,
-        doubled=arms.doubled,
+        doubled=doubled,
+        on_cpu=not cuda,
     )
-
-
-def _launch_seconds(ran: TimedSteps, arms: Arms, busy_s: float | None, *, cuda: bool) -> float:
-    """Seconds of forward and backward that go into launches and don't grow with the voxels.
-
-    On a CPU the smaller estimate of two experiments, as a busy machine distorts either alone. If doubling the batch is
-    nearly free, that estimate is used, but limited to what one small patch takes, which has the same fixed costs.
-    """
-    compute, optimizer = ran.part("forward", "backward"), ran.part("optimizer")
-    if cuda:
-        return 0.0 if busy_s is None else min(compute, max(0.0, compute + optimizer - busy_s))
-    by_size = arms.launches(compute)
-    fixed, doubled = arms.seconds.get("fixed"), arms.doubled
-    if fixed is None or doubled is None:
-        return by_size
-    by_doubling = min(compute, max(0.0, (2 - doubled) * fixed - optimizer))
-    return min(by_doubling, arms.seconds.get("small", compute) if doubled < DOUBLED else by_size)

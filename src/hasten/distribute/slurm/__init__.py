@@ -1,1 +1,0 @@
-"""Training on a SLURM cluster: the jobs' scripts, handing them in, and what became of them."""

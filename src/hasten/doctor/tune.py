@@ -1,0 +1,141 @@
+"""`tune`: the settings of speed that a run leaves to be measured, measured once and written as a run's YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hasten
+from hasten.config.decision import Accelerators
+from hasten.config.load import dump_run, from_dict, to_dict, with_absolute_paths
+from hasten.config.schema import RunConfig
+from hasten.doctor.training import machine, make_folder, measured_settings, plan_run
+from hasten.observe.clock import Clock
+from hasten.observe.cores import usable_cores
+from hasten.observe.rundir import empty_folder, write_json, write_text, writing_to
+from hasten.report.model import Table
+
+TUNED_YAML, TUNE_JSON = "tuned.yaml", "tune.json"
+FIELDS = {
+    "train.precision": "precision",
+    "train.channels_last": "channels-last",
+    "train.fused_kernels": "fused kernels",
+    "train.compile": "compiled network",
+    "sample.compile": "compiled batch program",
+}
+"""The fields that are measured, and the accelerator whose measurement decides each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
+    """The run with the settings that measured fastest."""
+
+    config: RunConfig
+    """The run as in tuned.yaml."""
+    out: Path
+    changes: dict[str, tuple[Any, Any]]
+    """Fields of the run's YAML that are not as they were, before and after."""
+    accelerators: Accelerators
+    """What was measured, with its figures, by name."""
+    busy: bool
+    """Whether other programs took too much of the processor, so that nothing is concluded."""
+    about: dict[str, Any]
+    """The machine that it holds for."""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.busy:
+            return "No conclusion: other programs used this machine meanwhile, and the run stays as it was given."
+        if not self.changes:
+            return "The run stays as it was given: its settings are those that measured fastest."
+        return f"{len(self.changes)} settings are set to what measured fastest on this machine."
+
+    def lines(self) -> list[str]:
+        """Lines for a terminal: the verdict and what changed."""
+        changes = (f"  {name}: {_text(old)} -> {_text(new)}" for name, (old, new) in self.changes.items())
+        return [self.verdict, *changes]
+
+    def table(self) -> Table:
+        """Each accelerator, whether it is on, who settled it, and the figures."""
+        rows = tuple((name, _text(one.on), one.set_by, one.reason) for name, one in self.accelerators.items())
+        return Table(("accelerator", "on", "by", "why"), rows)
+
+
+def tune(config: RunConfig, out: Path, *, echo: Callable[[str], None] | None = None) -> Tuned:
+    """Measure the settings of speed of the run of `config`, set or not, and write tuned.yaml and tune.json to `out`.
+
+    They are compared as at the start of a training, by loss and gradient norm too, however short the run is. What could
+    not be measured stays as it was given. echo: called with a line before each measurement. Raises ValueError for bad
+    input, before anything is written.
+    """
+    created = make_folder(empty_folder(Path(out)))
+    try:
+        tuned = _tuned(with_absolute_paths(config), Path(out), Clock(tell=echo or (lambda text: None)))
+        _write(tuned)
+    except BaseException:
+        if created and not any(Path(out).iterdir()):
+            Path(out).rmdir()
+        raise
+    return tuned
+
+
+def _tuned(config: RunConfig, out: Path, clock: Clock) -> Tuned:
+    before = to_dict(config)
+    planned = plan_run(from_dict(_with(before, dict.fromkeys(FIELDS)), where="the run to measure"))
+    measured, accelerators, busy = measured_settings(planned, clock)
+    settled = to_dict(measured.config)
+    values = {
+        field: _value(settled, field)
+        for field, name in FIELDS.items()
+        if not busy and name in accelerators and accelerators[name].set_by == "measured"
+    }
+    name, torch_version, threads = machine(planned.device)
+    return Tuned(
+        config=from_dict(_with(before, values), where="the tuned run"),
+        out=out,
+        changes={
+            field: (_value(before, field), value) for field, value in values.items() if value != _value(before, field)
+        },
+        accelerators=accelerators,
+        busy=busy,
+        about={
+            "machine": name,
+            "device": str(planned.device),
+            "cores": usable_cores(),
+            "threads": threads,
+            "torch": torch_version,
+            "hasten": hasten.__version__,
+            "network": planned.config.network.name,
+            "patch": planned.config.sample.patch,
+        },
+    )
+
+
+def _with(tree: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The tree of a run with these fields, by their dotted names."""
+    tree = {section: dict(content) for section, content in tree.items()}
+    for field, value in values.items():
+        section, _, name = field.partition(".")
+        tree[section][name] = value
+    return tree
+
+
+def _value(tree: dict[str, Any], field: str) -> Any:
+    section, _, name = field.partition(".")
+    return tree[section][name]
+
+
+def _text(value: object) -> str:
+    """A value as in YAML; `open` for None."""
+    return "open" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _write(tuned: Tuned) -> None:
+    content = {name: getattr(tuned, name) for name in ("verdict", "busy", "about", "accelerators")}
+    content["changes"] = [{"field": name, "before": old, "after": new} for name, (old, new) in tuned.changes.items()]
+    with writing_to(tuned.out):
+        write_text(tuned.out / TUNED_YAML, dump_run(tuned.config))
+        write_json(tuned.out / TUNE_JSON, content)
