@@ -111,7 +111,7 @@ def test_resume_takes_the_runs_own_settings(calls: Calls, data: Path, tmp_path: 
         result = run("train", *words, "--resume", "--out", out)
         assert result.exit_code == 0, result.output
         assert calls[0][1] == expected
-        assert calls[0][4] is True
+        assert calls[0][3] is True
 
 
 def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls, data: Path, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.view import view
 from hasten.cli.watch import watch
-from hasten.cli.weights import app as weights
 from hasten.config.words import field_called
 
 
@@ -71,7 +70,6 @@ app.add_typer(recipe, name="recipe")
 app.add_typer(cache, name="cache")
 app.add_typer(slurm, name="slurm")
 app.add_typer(scale, name="scale")
-app.add_typer(weights, name="weights")
 
 
 def _print_version(requested: bool) -> None:

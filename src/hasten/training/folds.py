@@ -102,7 +102,10 @@ def train_folds(
 
 
 def _with_first_network(config: RunConfig, out: Path) -> RunConfig:
-    """With a time limit, the network and patches of a started fold: a new measurement might choose a wider network."""
+    """The settings of a further fold, with a time limit those of the network and patches that the first fold has.
+
+    A new measurement might choose a wider network.
+    """
     started = (run / RUN_YAML for run in fold_runs(out).values())
     path = next((path for path in started if path.is_file()), None)
     if path is None or (config.train.budget is None and config.train.max_seconds is None):

@@ -29,7 +29,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import length_mistakes
 from hasten.config.patterns import first_few
 from hasten.config.plan import decide_settings
-from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig
+from hasten.config.schema import RunConfig, SplitConfig
 from hasten.config.settled import PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
@@ -159,11 +159,8 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    own_settings = config.network
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
-    if own_settings.weights is not None:
-        decisions = _of_the_weights(decisions, own_settings)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(
         memory_mistakes(
@@ -195,17 +192,6 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
         source=custom.code.source if custom is not None else b"",
         warnings=source_warnings(case_set, split, fingerprint, train, validation),
     )
-
-
-def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[str, Decision]:
-    """The decisions, with the reason of those that the user left open and that are given by the run of the weights."""
-    reason = f"that of network.weights={own.weights}"
-    return {
-        name: dataclasses.replace(decision, reason=reason)
-        if not decision.open and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
-        else decision
-        for name, decision in decisions.items()
-    }
 
 
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:

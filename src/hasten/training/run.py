@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hasten.checkpoint.custom_network import with_code
-from hasten.checkpoint.folder import Checkpoint, Checkpoints
+from hasten.checkpoint.file import Checkpoints
 from hasten.checkpoint.recorded_split import split_record
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, load_run
@@ -234,23 +234,21 @@ def make_loop(
     # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
     make = partial(Loop, components, evaluator, out, clock, progress, reserve_s=reserve_s)
-    checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
-    if checkpoint is None:
+    state = run_on_rank0(world, lambda: _newest(out) if resume else None)
+    if state is None:
         return make(first=0, earlier=Spent())
-    state, steps = checkpoint.content, components.train.steps
+    path, done, steps = Checkpoints(out / CHECKPOINTS).path, state["step"], components.train.steps
 
     def restored() -> Loop:
-        if steps < checkpoint.step:
-            raise ValueError(
-                f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
-            )
+        if steps < done:
+            raise ValueError(f"train.steps={steps}: the run in {out} has done {done} steps; give as many or more")
         try:
-            loop = make(first=checkpoint.step, earlier=Spent.of_checkpoint(state["extra"]))
-            loop.restore(state, str(checkpoint.path))
+            loop = make(first=done, earlier=Spent.of_checkpoint(state["extra"]))
+            loop.restore(state, str(path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-            reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")
+            reason = str(error).strip().splitlines()[0].removeprefix(f"{path}: ")
             raise ValueError(
-                f"{checkpoint.path}: does not fit the run's settings ({reason}); "
+                f"{path}: does not fit the run's settings ({reason}); "
                 f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
             ) from error
         return loop
@@ -258,7 +256,7 @@ def make_loop(
     return run_on_all_ranks(world, restored)
 
 
-def _newest(out: Path) -> Checkpoint | None:
+def _newest(out: Path) -> dict[str, Any] | None:
     """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
