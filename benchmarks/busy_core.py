@@ -152,7 +152,7 @@ def make_steps(source: str) -> None:
     given = {"train.steps": many, "train.precision": "fp32", "train.channels_last": "true", "train.compile": "false"}
     config = load_run(overrides=[f"data.source={source}", *(f"{name}={value}" for name, value in given.items())])
     with cores_followed(torch.device("cpu")):
-        components = prepare_run(config, None, Clock(None))
+        components = prepare_run(config, Clock(None))
         batches = enumerate(Feed(components.program, first=0, last=many))
         print("ready", flush=True)
         for line in sys.stdin:

@@ -99,7 +99,7 @@ def parts_of(data: Path, name: str, scratch: Path, more: Sequence[str] = ()) -> 
         "sample.compile=false", "train.compile=false", "train.steps=100", "train.device=cpu", *settings,
         *more,
     ])  # fmt: skip
-    return prepare_run(config, None, Clock())
+    return prepare_run(config, Clock())
 
 
 def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:

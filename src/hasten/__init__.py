@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CacheDataset": "hasten.cache.dataset",
-    "Checkpoints": "hasten.checkpoint.folder",
+    "Checkpoints": "hasten.checkpoint.file",
     "LMDBDataset": "hasten.monai.persistent",
     "PersistentDataset": "hasten.monai.persistent",
     "Range": "hasten.observe.ranges",

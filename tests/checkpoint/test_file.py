@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+from hasten.checkpoint.file import Checkpoints, read_checkpoint, write_checkpoint
 
 TRAILER = 40
 SAMPLES = 300
@@ -109,8 +109,7 @@ import mmap, os, random, signal, sys, time
 from functools import partial
 from pathlib import Path
 import torch
-from hasten.checkpoint.file import read_checkpoint, write_checkpoint
-from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.file import Checkpoints, read_checkpoint, write_checkpoint
 from hasten.checkpoint.saver import Saver
 torch.set_num_threads(1)
 draw, folder, kind = random.Random(2), Path(sys.argv[1]), sys.argv[3]
@@ -133,7 +132,7 @@ def save_in_a_loop(step):
             done = step
         durable[:] = done.to_bytes(8, "little")
 for trial in range(int(sys.argv[2])):
-    before = Checkpoints(folder).newest().step
+    before = Checkpoints(folder).newest()["step"]
     child = os.fork()
     if not child:
         save_in_a_loop(before)
@@ -145,9 +144,10 @@ for trial in range(int(sys.argv[2])):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     newest = Checkpoints(folder).newest()
-    assert newest.step >= max(before, int.from_bytes(durable[:], "little"))
-    assert torch.equal(newest.content["tensor"], torch.full((200_000,), float(newest.step)))
-print(newest.step)
+    step = newest["step"]
+    assert step >= max(before, int.from_bytes(durable[:], "little"))
+    assert torch.equal(newest["tensor"], torch.full((200_000,), float(step)))
+print(step)
 """
 """A child saves in a loop and is killed at a random moment; whatever it left must be whole. Forked from one thread."""
 
@@ -233,3 +233,23 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, va
     with pytest.raises(ValueError, match=r"last\.pt\.extra\.list\[1\]: .* read back.*save tensors"):
         write_checkpoint(saved, {"extra": {"list": [1, value]}})
     assert saved.read_bytes() == before
+
+
+def numbered(step: int) -> dict[str, Any]:
+    return {"step": step, "weights": torch.full((100,), float(step))}
+
+
+def test_the_newest_lies_under_one_name_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    others = ["best.pt", "last-good.pt", ".best.pt.ab12", "notes"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".last.pt.0a1b2c3d").write_bytes(b"half")  # what a kill left half-written
+    made = Checkpoints(tmp_path)
+    assert made.newest() is None
+    for step in (10, 20, 30):
+        made.write(numbered(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "last.pt"])
+    result = made.newest()
+    assert result is not None
+    assert result["step"] == 30
+    assert torch.equal(result["weights"], numbered(30)["weights"])

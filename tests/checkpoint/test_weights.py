@@ -55,26 +55,6 @@ def test_a_model_is_read_from_a_run_or_a_file(tmp_path: Path) -> None:
         read_model(best.parent)
 
 
-BAD_CONTENT = {
-    "its weights is a Tensor and not a dict": {"weights": torch.zeros(3)},
-    "its config has no section train": {"config": {"train": 3}},
-    "its labels is a list and not a dict": {"labels": ["background", "a"]},
-    "its labels are \\['x'\\]": {"labels": {"x": "a"}},
-    "its spatial_dims is 4": {"spatial_dims": 4},
-}
-
-
-@pytest.mark.parametrize("what", BAD_CONTENT)
-def test_content_of_another_form_is_named(tmp_path: Path, what: str) -> None:
-    content = {
-        "weights": {}, "config": {"train": {}}, "labels": {"0": "background", "1": "a"}, "channels": ["T1"],
-        "spatial_dims": 3, "step": 3,
-    }  # fmt: skip
-    write_checkpoint(tmp_path / "best.pt", {**content, **BAD_CONTENT[what]})
-    with pytest.raises(ValueError, match=rf"best\.pt: is no model as Hasten writes it, as {what}; "):
-        read_model(tmp_path / "best.pt")
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
     one, other = network(), network()

@@ -40,11 +40,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         config: RunConfig,
         out: Path,
         *,
-        plan: Path | None,
         resume: bool,
         **_: Any,
     ) -> dict[str, Any]:
-        made.append(("train", config, out, plan, resume))
+        made.append(("train", config, out, resume))
         return made.summary
 
     def write_report(runs: list[Path], out: Path) -> Path:
@@ -111,7 +110,7 @@ def test_resume_takes_the_runs_own_settings(calls: Calls, data: Path, tmp_path: 
         result = run("train", *words, "--resume", "--out", out)
         assert result.exit_code == 0, result.output
         assert calls[0][1] == expected
-        assert calls[0][4] is True
+        assert calls[0][3] is True
 
 
 def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls, data: Path, tmp_path: Path) -> None:
@@ -134,7 +133,6 @@ def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls
         (("train", "{tmp}/empty.yml"), "{tmp}/empty.yml: names no data set"),
         (("train", "{tmp}", "train.stesp=5"), "did you mean train.steps?"),
         (("train", "{tmp}", "data.source=x"), "data.source is given twice"),
-        (("train", "{tmp}", "--plan", "{tmp}/plan.json"), "--plan {tmp}/plan.json: no such file"),
         (("plan", "{tmp}"), "the folder {tmp}/o does not exist"),
         (("phantom", "--shape", "8", "0", "8"), "--shape 8 0 8: must be three sizes"),
     ],

@@ -22,14 +22,6 @@ def run(*words: object) -> Any:
     return result
 
 
-def edited(plan: Path, **decisions: Any) -> None:
-    """What a user would do with an editor."""
-    tree = json.loads(plan.read_text())
-    for name, value in decisions.items():
-        tree["decisions"][name.replace("__", ".")]["value"] = value
-    plan.write_text(json.dumps(tree))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("job")
@@ -46,21 +38,16 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     decided = json.loads(plan.read_text())
     assert all(decision["reason"] for decision in decided["decisions"].values())
     assert decided["fingerprint"]["num_cases"] == 6
-    edited(
-        plan,
-        sample__patch=[16, 16, 16],
-        sample__batch_size=2,
-        network__channels=[4, 8, 8],
-        network__strides=[[2, 2, 2], [2, 2, 2]],
-        network__kernel_size=[[3, 3, 3], [3, 3, 3], [3, 3, 3]],
-        infer__patch=[16, 16, 16],
-        train__steps=6,
-        train__validate_every=2,
-        train__checkpoint_every=2,
+    settings = (
+        "sample.patch=[16,16,16]",
+        "sample.batch_size=2",
+        "network.channels=[4,8,8]",
+        "network.strides=[[2,2,2],[2,2,2]]",
+        "train.steps=6",
+        "train.validate_every=2",
+        "train.checkpoint_every=2",
     )
-
-    words = ["train", data, "--plan", plan, "train.target=1e-9", "sample.affine_prob=0.2"]
-    output = run(*words, "--out", out)
+    output = run("train", data, *settings, "train.target=1e-9", "sample.affine_prob=0.2", "--out", out)
     assert "best Dice" in output.stdout
     assert f"hasten predict {out} IMAGE" in output.stdout
     assert {path.name for path in out.iterdir()} == {

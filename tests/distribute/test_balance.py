@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from hasten.distribute.balance import (
     balance_sentence,
-    case_costs,
     deal,
     imbalance,
     loads_of,
@@ -86,13 +85,6 @@ def test_imbalance_is_the_largest_over_the_mean() -> None:
     assert imbalance([0.0, 0.0]) == 1.0
     output = balance_sentence([1.0, 1.0, 1.0, 3.0], partition([1.0, 1.0, 1.0, 3.0], 2))
     assert output == "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced)"
-
-
-def test_measured_costs_are_those_of_a_shape_and_voxels_stand_in_for_them() -> None:
-    shapes = [(2, 2, 2), (4, 2, 2), (2, 2, 2)]
-    assert case_costs(shapes, ()) == [8.0, 16.0, 8.0]
-    # The two of one shape went through together, and the first was told the time of both.
-    assert case_costs(shapes, (3.0, 5.0, 0.0)) == [1.5, 5.0, 1.5]
 
 
 @given(COSTS, st.integers(1, 60))

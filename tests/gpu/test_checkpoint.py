@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hasten.checkpoint.file import read_checkpoint, write_checkpoint
-from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.file import Checkpoints, read_checkpoint, write_checkpoint
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
 from tests.gpu.graphs import no_sync

@@ -81,7 +81,7 @@ def test_the_network_has_no_output_for_it_and_batches_hold_255(source: Path) -> 
     config = config_of(source, f"data.ignore={IGNORE}")
     planned = plan_run(config)
     assert (planned.num_outputs, planned.class_names) == (4, ["necrosis", "oedema", "enhancing"])
-    parts = prepare_run(config, None, Clock())
+    parts = prepare_run(config, Clock())
     values = set(torch.cat([parts.program.latest(step)["label"].unique() for step in range(4)]).tolist())
     assert values == {0, 1, 2, 3, 255}
     points, label = parts.arena.store.sets, parts.arena.label
@@ -101,7 +101,7 @@ def test_every_preset_keeps_the_value_through_its_interpolation(source: Path, pr
         (f"data.source={source}", f"cache.dir={source / 'cache'}", *given, f"data.ignore={IGNORE}",
          f"augment.preset={preset}", *overrides),
     )  # fmt: skip
-    parts = prepare_run(config, None, Clock())
+    parts = prepare_run(config, Clock())
     for step in range(3):
         batch = parts.program.latest(step)
         assert set(batch["label"].unique().tolist()) <= {0, 1, 2, 3, 255}
@@ -112,9 +112,9 @@ def test_cases_that_are_ignored_as_a_whole_are_told_before_training(tmp_path: Pa
     labels = [sparse(tumour(number)[1], number, 0.3) for number in range(8)]
     everything = np.full_like(labels[0], IGNORE)
     some = write_pairs(tmp_path / "some", [everything, *labels[1:]])
-    warnings = prepare_run(config_of(some, "data.ignore=9", "data.split.seed=1"), None, Clock()).planned.warnings
+    warnings = prepare_run(config_of(some, "data.ignore=9", "data.split.seed=1"), Clock()).planned.warnings
     assert any("1 cases have only ignored voxels (value 9)" in text and "case0" in text for text in warnings)
     held_out = "data.split={by: list, validation: [case0]}"
     whole = write_pairs(tmp_path / "all", [labels[0], *[everything] * 7])
     with pytest.raises(ValueError, match=r"all 7 training cases .*ignored \(value 9\)"):
-        prepare_run(config_of(whole, "data.ignore=9", held_out), None, Clock())
+        prepare_run(config_of(whole, "data.ignore=9", held_out), Clock())

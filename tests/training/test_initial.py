@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from hasten.checkpoint.file import write_checkpoint
-from hasten.cli.main import app
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
 from hasten.training.initial import read_weights
@@ -77,7 +75,7 @@ def test_safetensors_and_the_hash_of_a_file(tmp_path: Path) -> None:
     assert same(result.weights, net().state_dict())
     assert result.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     file.write_bytes(b"not such a file")
-    with pytest.raises(ValueError, match=r"model\.safetensors: not a safetensors file"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: is damaged"):
         read_weights(file)
 
 
@@ -199,11 +197,6 @@ def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig]
     assert all(name.startswith("model.0.") for name in record["adapted"])
     assert record["left"]
     assert all(name.startswith("model.2.") and "classes differ" in why for name, why in record["left"].items())
-    shown = CliRunner().invoke(app, ["weights", "show", str(file), "--run", str(out)])
-    assert shown.exit_code == 0, shown.output
-    assert "module.net.: " not in shown.stdout
-    assert "module.net. in the file is (none) here" in shown.stdout
-    assert "adapted" in shown.stdout
 
 
 def test_mistakes_leave_no_run(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

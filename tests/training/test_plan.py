@@ -1,24 +1,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
 import torch
 
-from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.observe.rundir import write_json
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.infer import inference_of, padded_size
 from hasten.runtime.device import pick_device
-from hasten.training.plan import build_net, plan_run, plan_to_dict
+from hasten.training.plan import build_net, plan_run
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +36,9 @@ def config_of(source: Path, *overrides: str) -> RunConfig:
     return load_run(None, [f"data.source={source}", f"cache.dir={source / 'cache'}", "train.device=cpu", *overrides])
 
 
-def message_of(config: RunConfig, plan: Path | None = None) -> str:
+def message_of(config: RunConfig) -> str:
     with pytest.raises(ValueError) as raised:
-        plan_run(config, plan)
+        plan_run(config)
     return str(raised.value)
 
 
@@ -81,66 +77,8 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert padded_size((5, 16, 12), how) == (8, 16, 16)
 
 
-# Plan files
-def write_plan(path: Path, config: RunConfig, **values: Any) -> Path:
-    """The plan of a configuration as `hasten plan` writes it, with decisions changed or added."""
-    content = plan_to_dict(plan_run(config))
-    for name, value in values.items():
-        content["decisions"].setdefault(name.replace("__", "."), {"reason": "mine"})["value"] = value
-    write_json(path, content)
-    return path
-
-
-def test_a_plan_file_repeats_the_plan(source: Path, tmp_path: Path) -> None:
-    first = plan_run(config_of(source))
-    again = plan_run(config_of(source), write_plan(tmp_path / "plan.json", config_of(source)))
-    assert again.config == first.config
-    assert {decision.reason for decision in again.decisions.values()} == {GIVEN}
-
-
-def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source: Path, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source), sample__patch=[8, 32, 16], train__steps=7)
-    edited = plan_run(config_of(source), path).config
-    assert edited.sample.patch == (8, 32, 16)
-    assert edited.train.steps == 7
-    assert edited.network == plan_run(config_of(source)).config.network
-    said = plan_run(config_of(source, "train.steps=9", "sample.patch=[16, 16, 16]"), path).config
-    assert (said.train.steps, said.sample.patch) == (9, (16, 16, 16))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("sample.ptch", [8, 8, 8], ["sample.ptch", "no plan decides"]),
-        ("xyzzy.qqq", 1, ["xyzzy.qqq", "remove it"]),
-        ("train.seed", 5, ["train.seed", "no plan decides", "train.seed=VALUE"]),
-        ("sample.patch", [8, 8], ["sample.patch"]),
-        ("train.steps", -3, ["train.steps", "-3"]),
-    ],
-)
-def test_a_mistake_in_a_plan_names_the_file_and_the_field(
-    source: Path, tmp_path: Path, name: str, value: Any, words: list[str]
-) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source))
-    content = json.loads(path.read_text())
-    content["decisions"][name] = {"value": value, "reason": "mine"}
-    path.write_text(json.dumps(content))
-    message = message_of(config_of(source), path)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    assert all(word in message for word in words), message
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"decisions": {"train.steps": 5}}'])
-def test_a_file_that_is_no_plan_is_named(source: Path, tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "plan.json"
-    if text is not None:
-        path.write_text(text)
-    assert message_of(config_of(source), path).startswith(f"{path}: not a plan")
-
-
 # Mistakes in a configuration
-def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path, tmp_path: Path) -> None:
+def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path) -> None:
     strides = "network.strides=[[1, 2, 2], [2, 2, 2]]"
     message = message_of(config_of(source, strides, "sample.patch=[9, 16, 30]"))
     assert message.startswith("sample.patch: [9, 16, 30] is not a multiple of [2, 4, 4]")
@@ -148,8 +86,6 @@ def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path,
     message = message_of(config_of(source, strides, "sample.patch=[8, 16, 16]", "infer.patch=[8, 18, 16]"))
     assert message.startswith("infer.patch: [8, 18, 16]")
     assert message.endswith("use [8, 20, 16]")
-    path = write_plan(tmp_path / "plan.json", config_of(source, strides), sample__patch=[8, 16, 18])
-    assert message_of(config_of(source), path).endswith("use [8, 16, 20]")
 
 
 def test_2d_images_take_2d_patches_and_strides(flat: Path) -> None:

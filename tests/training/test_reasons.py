@@ -93,8 +93,8 @@ def test_a_run_and_the_rest_of_it(source: Path, tmp_path: Path, monkeypatch: pyt
     assert told == silent
     _, first, last, _ = told
     assert first["precision"] == (False, "user")
-    # What was measured before the stop is still said to be, though run.yaml sets it by now.
-    assert last["compiled batch program"] == first["compiled batch program"] == (False, "measured")
+    # What Hasten settled before the stop is still said to be its own, though run.yaml sets it by now.
+    assert last["compiled batch program"] == first["compiled batch program"] == (False, "default")
 
 
 def test_the_doctor_of_a_run(source: Path, tmp_path: Path) -> None:

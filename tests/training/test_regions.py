@@ -75,9 +75,6 @@ def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# What a run says of itself
-
-
 def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     last = metrics(run, "validation")[-1]
     assert list(last["dice_per_class"]) == list(last["iou_per_class"]) == list(REGIONS)
@@ -87,9 +84,6 @@ def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     summary = json.loads((run / SUMMARY_JSON).read_text())
     assert summary["best"]["metric"] == "mean_dice"
     assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
-
-
-# Predictions
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +129,6 @@ def test_the_masks_have_the_dice_that_the_best_validation_told(predicted: Path, 
     best = checkpoint(run, "best")
     assert np.mean(scores["dice"]) == pytest.approx(best["dice"])
     assert np.mean(scores["iou"]) == pytest.approx(best["iou"])
-
-
-# What a run goes by
-
-
-# Bad input
 
 
 @pytest.mark.parametrize(

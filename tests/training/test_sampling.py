@@ -1,7 +1,8 @@
-"""What a run draws its batches from, and when that is compiled."""
+"""What a run draws its batches from, and when that is compiled or fused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,23 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from hasten.augment.program import Program
-from hasten.config.decision import Accelerator, Accelerators
 from hasten.observe.compare import Compared, Comparison
-from hasten.sample.share import WHOLE, Share
 from hasten.training import sampling
 from tests.augment.stores import random_store
-from tests.training.choose.test_autotune import limited_to, planned
-
-
-def settled_with_switches(planned: Any, share: Share = WHOLE, **limit: Any) -> tuple[Any, Program, Accelerators]:
-    return sampling.choose_program(planned, ARENA, share, **limit)
-
-
-def choose_program(planned: Any, **limit: Any) -> tuple[Any, Program, Accelerator]:
-    result, program, engaged = settled_with_switches(planned, **limit)
-    assert set(engaged) == {"compiled batch program"}
-    return result, program, engaged["compiled batch program"]
+from tests.training.choose.test_autotune import planned
 
 
 class Clock:
@@ -94,60 +82,29 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     made = Programs(clock, seconds=0.1)
     monkeypatch.setattr("hasten.runtime.device.time", clock)
     monkeypatch.setattr(sampling, "make_segment", made)
-    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
     return made
 
 
-ELSEWHERE = "meta"
-"""A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
-
-
-DECISIONS: dict[str, tuple[dict[str, Any], dict[str, Any], bool, str]] = {
-    "half of a batch's time is saved": ({"steps": 3500}, {}, False, "compiling is not tried: it would take about 60 s"),
-    "pays three times": ({"steps": 3700}, {}, True, ""),
-    "a busy machine": ({"steps": 100_000}, {"others": 1.0}, False, "other programs use 1.0 cores"),
-    "more than a tenth of the time": ({"steps": 100_000}, {"limit": 500.0}, False, "not tried"),
-    "less than a tenth of the time": ({"steps": 100_000}, {"limit": 1000.0}, True, ""),
-    "a short run": ({"device": ELSEWHERE, "steps": 100}, {}, False, "an eager batch takes 100 ms in 100 steps"),
-    "no faster": ({"device": ELSEWHERE, "steps": 100_000}, {"gain": 1.0}, False, "not certainly faster: same: 1.00"),
-    "fails": ({"device": ELSEWHERE, "steps": 100_000}, {"works": False}, False, "compiling failed: no compiler"),
-    "300 steps fit": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": 90.0, "step": 0.2}, False, "in 300 steps"),
-    "no step fits": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": -1.0, "step": 0.2}, False, ""),
-    "4000 steps fit": ({"device": ELSEWHERE, "steps": 100_000}, {"limit": 1200.0, "step": 0.2}, True, ""),
-    "a GPU": ({"device": "cuda", "steps": 100_000}, {}, False, ""),
-}
-"""Of each: the run, the machine, whether the batch program is compiled, and a part of the reason."""
-
-
-@pytest.mark.parametrize(("run", "machine", "on", "why"), DECISIONS.values(), ids=DECISIONS)
-def test_a_batch_program_is_compiled_where_it_pays(
-    tmp_path: Path,
-    programs: Programs,
-    monkeypatch: pytest.MonkeyPatch,
-    run: dict[str, Any],
-    machine: dict[str, Any],
-    on: bool,
-    why: str,
+@pytest.mark.parametrize(
+    ("requested", "works", "on", "set_by"),
+    [
+        (None, True, False, "default"),
+        (False, True, False, "user"),
+        (True, True, True, "user"),
+        (True, False, False, "user"),
+    ],
+)
+def test_a_batch_program_is_compiled_where_that_is_set(
+    tmp_path: Path, programs: Programs, requested: bool | None, works: bool, on: bool, set_by: str
 ) -> None:
-    programs.works = machine.get("works", True)
-    monkeypatch.setattr(sampling, "other_cores", lambda seconds: machine.get("others", 0.0))
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(machine.get("gain", 2.0)))
-    limit = {"experiments": limited_to(machine["limit"])} if "limit" in machine else {}
-    step = {"step_seconds": machine["step"]} if "step" in machine else {}
-    result, program, engaged = choose_program(planned(tmp_path, **run), **limit, **step)
-    assert program.compiled == engaged.on == result.config.sample.compile == on
-    assert why in engaged.reason
-    tried = on or not machine.get("works", True) or machine.get("gain") == 1.0
-    assert programs.made == ([False, True] if tried else [False])
-
-
-def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path, programs: Programs) -> None:
-    run = planned(tmp_path, steps=100_000, batch_size=2)
-    _, program, engaged = settled_with_switches(run, Share(0, 2))
-    assert programs.made == [False]
-    assert not program.compiled
-    assert "several processes" in engaged["compiled batch program"].reason
+    programs.works = works
+    run = planned(tmp_path)
+    sample = replace(run.config.sample, compile=requested)
+    result, program, settled = sampling.choose_program(replace(run, config=replace(run.config, sample=sample)), ARENA)
+    assert program.compiled == settled["compiled batch program"].on == result.config.sample.compile == on
+    assert settled["compiled batch program"].set_by == set_by
+    assert programs.made == [bool(requested)]
 
 
 @pytest.fixture
@@ -175,7 +132,7 @@ def test_fused_kernels_must_be_faster_and_right(
 ) -> None:  # fmt: skip
     card.fused_image = image
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain))
-    _, program, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=steps))
+    _, program, engaged = sampling.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])

@@ -126,3 +126,36 @@ def _require_data(value: Any, at: str) -> None:
             f"{at}: a {kind.__module__}.{kind.__qualname__} could not be read back without running code; "
             "save tensors, numbers, strings, and dicts, lists and tuples of them"
         )
+
+
+class Checkpoints:
+    """The checkpoint to resume from: `write` puts a new one in the place of last.pt, in one rename; `newest` reads it.
+
+    One process at a time writes to a folder: of several ranks, the first.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / "last.pt"
+        self._swept = False
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Write a checkpoint, `content["step"]` steps into the run.
+
+        Raises OSError with the one before intact, and ValueError as `write_checkpoint` does.
+        """
+        # What a killed process left half-written goes, and what it completed is made durable, once.
+        if not self._swept and self.path.parent.exists():
+            sync_folder(self.path.parent)
+            for leftover in self.path.parent.glob(f".{self.path.name}.*"):
+                leftover.unlink(missing_ok=True)
+        self._swept = True
+        write_checkpoint(self.path, content)
+
+    def newest(self) -> dict[str, Any] | None:
+        """The checkpoint's content; None if there is none. Raises ValueError as `read_checkpoint` does."""
+        if not self.path.exists():
+            return None
+        content = read_checkpoint(self.path)
+        if not isinstance(content.get("step"), int):
+            raise ValueError(f"{self.path}: not a checkpoint to resume from (it has no step)")
+        return content

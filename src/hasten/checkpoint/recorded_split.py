@@ -75,16 +75,21 @@ def require_same_cases(run: Path, train: Sequence[Case], validation: Sequence[Ca
     changes = [f"{first_few(sorted(keys), _SHOWN)} {what}" for what, keys in groups.items() if keys]
     if changes:
         raise ValueError(f"{run}: the cases are not those that it was begun with: {'; '.join(changes)}. {_REMEDY}")
-    edited: dict[str, set[str]] = {}
-    for part, cases in now.items():
-        for key, files in cases.items():
-            for kind, file in files.items():
-                before = was[part][key].get(kind)
-                if before is not None and (change := _change(before, file)):
-                    edited.setdefault(change, set()).add(key)
-    for change, keys in edited.items():
-        names = first_few(sorted(keys), _SHOWN)
-        log.warning("%s: files of %s %s; if they are not meant to differ, %s", run, names, change, _REMEDY)
+    edited = {
+        key
+        for part, cases in now.items()
+        for key, files in cases.items()
+        for kind, file in files.items()
+        if kind in was[part][key] and _differs(was[part][key][kind], file)
+    }
+    if edited:
+        log.warning(
+            "%s: files of %s have changed since it was begun; if they are not meant to differ, %s. Where their times "
+            "are the same, cached voxels may be those from before (cache.hash_content=true)",
+            run,
+            first_few(sorted(edited), _SHOWN),
+            _REMEDY,
+        )
 
 
 def trained_on(runs: Iterable[Path], files: Mapping[str, Sequence[Path]], kind: str) -> dict[str, list[str]]:
@@ -110,18 +115,13 @@ def trained_on(runs: Iterable[Path], files: Mapping[str, Sequence[Path]], kind: 
     return found
 
 
-def _change(before: FileRecord, now: FileRecord) -> str:
-    """How the files of a case differ from those that a run was begun with; "" if they do not, or nobody knows."""
+def _differs(before: FileRecord, now: FileRecord) -> bool:
+    """Whether the files of a case are others than a run was begun with; by their time where no content is known."""
     if now.bytes != before.bytes:
-        return "have another size than when it was begun"
+        return True
     if None not in (before.sha256, now.sha256):
-        if now.sha256 == before.sha256:
-            return ""
-        unnoticed = now.modified_ns == before.modified_ns and now.path == before.path
-        cached = ", but the same time, so that cached voxels may be those from before (cache.hash_content=true)"
-        return f"have another content than when it was begun{cached if unnoticed else ''}"
-    written = now.path == before.path and now.modified_ns != before.modified_ns
-    return "were written since it was begun" if written else ""
+        return now.sha256 != before.sha256
+    return now.path == before.path and now.modified_ns != before.modified_ns
 
 
 def _records(files: Mapping[str, Sequence[Path]], *, hashed: bool = True) -> dict[str, FileRecord]:

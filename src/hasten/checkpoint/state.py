@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +29,6 @@ def training_state(
     scaler: torch.amp.GradScaler | None = None,
     schedule: Stateful | None = None,
     extra: Mapping[str, Any] | None = None,
-    host_random: bool = False,
 ) -> dict[str, Any]:
     """What a checkpoint holds after `step` steps: weights, moments, average, scaler, schedule, random generators.
 
@@ -44,7 +41,6 @@ def training_state(
         average: of the weights, such as `average_of` or torch's AveragedModel.
         scaler, schedule: where the loop has them.
         extra: the loop's own counters, and the position of its data.
-        host_random: also Python's and NumPy's global generators, for a loop that draws from them.
 
     Example:
         >>> import torch
@@ -54,7 +50,7 @@ def training_state(
         >>> torch.save(state, "last.pt")
     """
     device = next(network.parameters()).device
-    state: dict[str, Any] = {
+    return {
         "step": step,
         "network": network.state_dict(),
         "average": average.state_dict() if average is not None else None,
@@ -66,13 +62,6 @@ def training_state(
         "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "extra": dict(extra or {}),
     }
-    if host_random:
-        kind, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
-        state["host_random_state"] = {
-            "python": random.getstate(),
-            "numpy": [kind, torch.from_numpy(np.asarray(words, np.int64)), *rest],
-        }
-    return state
 
 
 def restore_state(
@@ -127,7 +116,10 @@ def restore_state(
         scaler.load_state_dict(state["scaler"])
     if schedule is not None and state.get("schedule") is not None:
         schedule.load_state_dict(state["schedule"])
-    _restore_random(state, next(network.parameters()).device)
+    torch.set_rng_state(state["random_state"])
+    device = next(network.parameters()).device
+    if device.type == "cuda" and state["device_random_state"] is not None:
+        torch.cuda.set_rng_state(state["device_random_state"], device)
     return int(state["step"])
 
 
@@ -155,14 +147,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
         elif isinstance(group["lr"], Tensor):
             group["lr"] = float(group["lr"])
     lay_out_moments(optimizer)
-
-
-def _restore_random(state: Mapping[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(state["random_state"])
-    if device.type == "cuda" and state["device_random_state"] is not None:
-        torch.cuda.set_rng_state(state["device_random_state"], device)
-    host = state.get("host_random_state")
-    if host is not None:
-        random.setstate(host["python"])
-        kind, words, *rest = host["numpy"]
-        np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))  # noqa: NPY002

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,6 @@ from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.files import expanded
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
-
-_CONTENT: dict[str, type] = {
-    "weights": dict,
-    "config": dict,
-    "labels": dict,
-    "channels": list,
-    "spatial_dims": int,
-    "step": int,
-    "regions": dict,
-    "region_values": dict,
-    "foreground": dict,
-    "spacing": dict,
-}
-_LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
-"""Entries that older files lack."""
 
 
 def model_file(run: str | Path) -> Path:
@@ -50,8 +34,8 @@ def read_model(run: str | Path) -> dict[str, Any]:
 
     Older files may lack `regions`, `region_values`, `iou`, `foreground` and `spacing`.
 
-    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, a
-    cross-validation, or holds something else where one of these belongs.
+    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume or a
+    cross-validation.
     """
     if not Path(run).exists():
         raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")
@@ -64,23 +48,7 @@ def read_model(run: str | Path) -> dict[str, Any]:
         )
     if isinstance(content.get("config"), str):
         raise ValueError(f"{path}: is of a run on slides, which only `hasten train`, `predict` and `report` take")
-    mistake = _content_mistake({**_LATER, **content})
-    if mistake is not None:
-        raise ValueError(f"{path}: is no model as Hasten writes it, as {mistake}; restore it from a copy")
     return content
-
-
-def _content_mistake(content: Mapping[str, Any]) -> str | None:
-    for name, kind in _CONTENT.items():
-        if not isinstance(content.get(name), kind):
-            return f"its {name} is a {type(content.get(name)).__name__} and not a {kind.__name__}"
-    if not isinstance(content["config"].get("train"), dict):
-        return "its config has no section train"
-    if content["spatial_dims"] not in (2, 3):
-        return f"its spatial_dims is {content['spatial_dims']}"
-    if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
-        return f"its labels are {list(content['labels'])}"
-    return None
 
 
 def with_network_of_weights(config: RunConfig, spatial_dims: int) -> RunConfig:
@@ -128,13 +96,10 @@ def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "
 
 def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
     """One line on how a saved state dict differs from a network's own; None where it fits."""
-    shared = [name for name in expected if name in saved]
-    odd = [name for name in shared if _kind(saved[name]) != _kind(expected[name])]
-    sizes = {name: (list(_shape(expected[name])), list(_shape(saved[name]))) for name in shared}
+    sizes = {name: (_shape(expected[name]), _shape(saved[name])) for name in expected if name in saved}
     parts = {
         "missing": [name for name in expected if name not in saved],
         "not known here": [name for name in saved if name not in expected],
-        "of complex numbers or without any": odd,
         "of another shape": [
             f"{name} is {one} here and {other} saved" for name, (one, other) in sizes.items() if one != other
         ],
@@ -143,13 +108,8 @@ def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> 
     return "; ".join(said) or None
 
 
-def _kind(value: Any) -> tuple[bool, bool]:
-    """Whether it has no numbers, and whether these are complex."""
-    return (value.is_meta, value.is_complex()) if isinstance(value, Tensor) else (False, False)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(getattr(value, "shape", ()))
+def _shape(value: Any) -> list[int]:
+    return list(getattr(value, "shape", ()))
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -27,13 +27,13 @@ def parse_folds(text: str) -> Folds:
     return [int(number) for number in numbers]
 
 
-def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None:
+def check_options(folds: str | None, *, resume: bool) -> None:
     """Raise ValueError for invalid fold numbers, and options that can't be combined with --folds."""
     if folds is None:
         return
     parse_folds(folds)
-    if resume or plan is not None:
-        raise ValueError("--folds: resumes by itself, and plans each fold; leave out --resume and --plan")
+    if resume:
+        raise ValueError("--folds: resumes by itself; leave out --resume")
 
 
 def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | None) -> list[str]:

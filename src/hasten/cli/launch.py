@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.folds import check_options
-from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, config_from
+from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def launch(
     join_seconds: Annotated[
         float, typer.Option(parser=duration_from(1), help="How long the hosts wait for one another.")
     ] = 300.0,
-    plan: Plan = None,
     resume: Resume = False,
     folds: Annotated[
         str | None, typer.Option(metavar="N", help="Train this fold of a cross-validation, in --out/foldN.")
@@ -44,7 +43,7 @@ def launch(
     quiet: Quiet = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
-    check_options(folds, resume=resume, plan=plan)
+    check_options(folds, resume=resume)
     if source is None and not resume:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
     if source is not None and not resume:
@@ -63,7 +62,7 @@ def launch(
         join_s=join_seconds,
     )
     arguments = [] if source is None else [source, *(overrides or [])]
-    options = _options(out, plan=plan, folds=folds, quiet=quiet)
+    options = _options(out, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
     place = _place(job)
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
@@ -73,9 +72,9 @@ def launch(
         raise typer.Exit(code)
 
 
-def _options(out: Path, *, plan: Path | None, folds: str | None, quiet: bool) -> list[str]:
+def _options(out: Path, *, folds: str | None, quiet: bool) -> list[str]:
     """The options of `hasten train` for every rank."""
-    options = ["--out", str(out), *(["--plan", str(plan)] if plan else [])]
+    options = ["--out", str(out)]
     return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
 

@@ -27,7 +27,6 @@ from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_t
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.view import report, view, watch
-from hasten.cli.weights import app as weights
 from hasten.config.words import field_called
 
 
@@ -69,7 +68,6 @@ app.add_typer(recipe, name="recipe")
 app.add_typer(cache, name="cache")
 app.add_typer(slurm, name="slurm")
 app.add_typer(scale, name="scale")
-app.add_typer(weights, name="weights")
 
 
 def _print_version(requested: bool) -> None:

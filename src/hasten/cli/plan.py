@@ -45,7 +45,7 @@ def plan(
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
         echo(f"network    {size:,} parameters{counted}")
     echo(f"plan       {out}")
-    echo(f"train      hasten train {shlex.quote(str(source))} --plan {shlex.quote(str(out))} --out FOLDER")
+    echo(f"train      hasten train {shlex.quote(str(source))} --out FOLDER")
 
 
 def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:

@@ -31,7 +31,6 @@ Overrides = Annotated[
         help="Settings as section.field=value, with the value in YAML; they win over the YAML file.",
     ),
 ]
-Plan = Annotated[Path | None, typer.Option(help="Use the decisions of this plan, as `hasten plan` wrote it.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out with its own settings.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 TrustChangedCode = Annotated[

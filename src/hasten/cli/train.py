@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli.folds import check_options, train_all
-from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
+from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
@@ -33,7 +33,6 @@ def train(
     out: Annotated[Path, typer.Option(help="The run's folder; new or empty, unless --resume is given.")],
     source: SourceUnlessResumed = None,
     overrides: Overrides = None,
-    plan: Plan = None,
     resume: Resume = False,
     folds: Annotated[
         str | None,
@@ -51,15 +50,12 @@ def train(
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
     world = detect_world()
-    check_options(folds, resume=resume, plan=plan)
+    check_options(folds, resume=resume)
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
     config = resumed_from(out, source, overrides or []) if resume else _new_settings(source, overrides or [])
-    if config.kind == "detection" and (plan is not None or folds is not None):
-        option = f"--plan {plan}" if plan is not None else f"--folds {folds}"
-        raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
-    if plan is not None and not plan.is_file():
-        raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
+    if config.kind == "detection" and folds is not None:
+        raise ValueError(f"--folds {folds}: a run on slides has no folds; leave it out")
     if config.kind == "segmentation":
         from hasten.nets.cpu.build import build_ahead
 
@@ -68,7 +64,7 @@ def train(
         lines = (
             train_all(config, out, folds, progress)
             if folds is not None and config.kind == "segmentation"
-            else _train_run(config, out, plan, progress, world, resume=resume)
+            else _train_run(config, out, progress, world, resume=resume)
         )
     if lines:
         echo("\n".join(lines))
@@ -93,7 +89,6 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
 def _train_run(
     config: RunConfig | DetectionConfig,
     out: Path,
-    plan: Path | None,
     progress: Progress | None,
     world: World,
     *,
@@ -108,7 +103,7 @@ def _train_run(
     else:
         from hasten.training.run import train as run
 
-        summary = run(config, out, plan=plan, resume=resume, progress=progress, **timed)
+        summary = run(config, out, resume=resume, progress=progress, **timed)
     if progress is not None:
         progress.stop()
     if not world.first:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nsmallest
-from math import prod
-from statistics import fmean
-
-from hasten.config.schema import Triple
 
 Parts = tuple[tuple[int, ...], ...]
 """Positions of each part's cases, rising."""
@@ -89,19 +85,6 @@ def imbalance(loads: Sequence[float]) -> float:
     """The largest load over the mean: how many times longer all take than if they were equal. 1 for no load at all."""
     mean = sum(loads) / len(loads)
     return max(loads) / mean if mean > 0 else 1.0
-
-
-def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float]:
-    """Cost of each case: the mean seconds of the cases of its shape, or its number of voxels if `seconds` is empty.
-
-    Volumes of one shape share a batch, and to which of them the batch's time was assigned is chance.
-    """
-    if not seconds:
-        return [float(prod(shape)) for shape in shapes]
-    seconds_by_shape: dict[Triple, list[float]] = {}
-    for shape, each in zip(shapes, seconds, strict=True):
-        seconds_by_shape.setdefault(shape, []).append(each)
-    return [fmean(seconds_by_shape[shape]) for shape in shapes]
 
 
 def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from pathlib import Path
 
-from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.file import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import training_state
 from hasten.config.decision import Accelerators

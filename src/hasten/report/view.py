@@ -356,7 +356,9 @@ def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
 
 def _dice(case: Case, case_set: CaseSet, maps: Mapping[str, np.ndarray], image: Volume) -> dict[str, float]:
     """Dice of each foreground class and region on the image's own voxels, without those that neither map holds."""
-    members = {name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index}
+    members: dict[str, tuple[int, ...]] = {
+        name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index
+    }
     members |= {region.name: region.members for region in regions_of(case_set)}
     label, prediction = (np.where(maps["label"] == IGNORED, 0, maps[layer]) for layer in ("label", "prediction"))
     scores = score_case(case.id, prediction, label, members, spacing=image.spacing, surfaces=False)

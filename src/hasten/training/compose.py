@@ -62,7 +62,6 @@ log = logging.getLogger(__name__)
 
 def prepare_run(
     config: RunConfig,
-    plan: Path | None,
     clock: Clock,
     strategy: Strategy | None = None,
     device: torch.device | None = None,
@@ -81,7 +80,7 @@ def prepare_run(
 
     def read_plan() -> RunPlan:
         with local_rank0_first(world, group):
-            planned = plan_run(config, plan, world=world, device=device)
+            planned = plan_run(config, world=world, device=device)
         if begun is not None and world.first:
             require_same_cases(begun, planned.train, planned.validation)
         mistakes = rank_mistakes(planned, strategy)

@@ -26,7 +26,7 @@ from hasten.distribute.world import detect_world
 from hasten.evaluation.crossval import score_fold, summarise
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import LOGS, PLAN_JSON, RANKS, RUN_YAML
+from hasten.observe.rundir import LOGS, RANKS, RUN_YAML
 from hasten.prediction.ensemble import changed_settings
 from hasten.training.run import train
 from hasten.training.stop import Stopped
@@ -92,8 +92,8 @@ def train_folds(
         else:
             try:
                 going_on = (run / RUN_YAML).is_file()
-                plan = None if going_on else _first_plan(config, out)
-                train(at_fold(config, fold), run, plan=plan, resume=going_on, progress=progress, started=started)
+                own = at_fold(config if going_on else _with_first_network(config, out), fold)
+                train(own, run, resume=going_on, progress=progress, started=started)
             except Stopped as stop:
                 raise Stopped("stopped; the same command resumes there" if str(stop) else "", stop.signal) from None
         if world.first:
@@ -101,12 +101,19 @@ def train_folds(
     return summarise(out).to_dict() if world.first else {}
 
 
-def _first_plan(config: RunConfig, out: Path) -> Path | None:
-    """The plan of a started fold, with a time limit: a new measurement might give another fold a wider network."""
-    if config.train.budget is None and config.train.max_seconds is None:
-        return None
-    plans = (run / PLAN_JSON for run in fold_runs(out).values())
-    return next((plan for plan in plans if plan.is_file()), None)
+def _with_first_network(config: RunConfig, out: Path) -> RunConfig:
+    """The settings of a further fold, with a time limit those of the network and patches that the first fold has.
+
+    A new measurement might choose a wider network.
+    """
+    started = (run / RUN_YAML for run in fold_runs(out).values())
+    path = next((path for path in started if path.is_file()), None)
+    if path is None or (config.train.budget is None and config.train.max_seconds is None):
+        return config
+    first = load_run(path)
+    # Stages are those that fit into a fold's own time.
+    sample = dataclasses.replace(first.sample, stages=config.sample.stages)
+    return dataclasses.replace(config, network=first.network, sample=sample)
 
 
 def _require_same_cases(config: RunConfig, case_set: CaseSet, out: Path) -> None:

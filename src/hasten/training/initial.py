@@ -13,6 +13,7 @@ from torch import Tensor, serialization
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
 from hasten.checkpoint.weights import model_file, read_model
+from hasten.config.patterns import first_few
 from hasten.files import expanded, first_line, hash_file
 from hasten.nets.weights import Fit, fit_weights
 from hasten.training.plan import RunPlan, build_net
@@ -20,8 +21,6 @@ from hasten.training.plan import RunPlan, build_net
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
 """Keys under which a file may hold the state dict, likelier ones first."""
 _DEEPEST = 3
-_SHOWN = 3
-"""Names in a table for each of adapted, left and unused."""
 _SAFE: list[Any] = [
     *((np._core.multiarray.scalar, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # type: ignore[attr-defined]
     np.dtype,
@@ -61,14 +60,17 @@ class Start:
         return f"{len(fit.values)} of {total} tensors, {share:.1%} of the weights, from {self.saved.path}: {parts}"
 
     def table(self) -> str:
-        """`summary`, and the names of what was adapted, left and not used, in at most 14 lines."""
+        """`summary`, and the first names of what was adapted, left and not used."""
         lines = [f"weights: {self.summary()}"]
         saved_prefix, network_prefix = self.fit.prefixes
         if saved_prefix != network_prefix:
             lines.append(f"  names       {saved_prefix or '(none)'} in the file is {network_prefix or '(none)'} here")
-        lines += _rows("adapted", [f"{name} ({how})" for name, how in self.fit.adapted.items()])
-        lines += _rows("left", [f"{name} ({why})" for name, why in self.fit.left.items()])
-        return "\n".join(lines + _rows("not used", list(self.fit.unused)))
+        groups = {
+            "adapted": [f"{name} ({how})" for name, how in self.fit.adapted.items()],
+            "left": [f"{name} ({why})" for name, why in self.fit.left.items()],
+            "not used": list(self.fit.unused),
+        }
+        return "\n".join([*lines, *(f"  {title:<11} {first_few(names)}" for title, names in groups.items() if names)])
 
     def record(self) -> dict[str, Any]:
         """The content of weights.json."""
@@ -83,11 +85,6 @@ class Start:
             "left": dict(fit.left),
             "unused": list(fit.unused),
         }
-
-
-def _rows(title: str, names: list[str]) -> list[str]:
-    rows = [f"  {title if not number else '':<11} {name}" for number, name in enumerate(names[:_SHOWN])]
-    return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
 
 
 def start_of(planned: RunPlan) -> Start | None:
@@ -153,29 +150,22 @@ def read_weights(path: str | Path) -> Saved:
 
 def _content(file: Path) -> Any:
     """What a file holds, read as its kind asks for."""
-    if file.suffix.lower() == ".safetensors":
-        return _safetensors(file)
     if is_checkpoint(file):
         return read_checkpoint(file)
     try:
+        if file.suffix.lower() == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise ValueError(f"{file}: needs the package safetensors: pip install 'hasten[export]'") from None
     except Exception as error:  # a crafted file can make the reader raise anything
         raise ValueError(
             f"{file}: is damaged, or holds more than weights, and nothing in it was run ({first_line(error)}); name a "
             "state dict as torch.save writes it, or a .safetensors"
         ) from error
-
-
-def _safetensors(file: Path) -> Any:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise ValueError(f"{file}: needs the package safetensors: pip install 'hasten[export]'") from None
-    try:
-        return load_file(file)
-    except Exception as error:
-        raise ValueError(f"{file}: not a safetensors file ({error}); copy it again") from error
 
 
 def _state_dict(content: Any, at: tuple[str, ...] = ()) -> tuple[str, dict[str, Tensor]] | None:
@@ -194,31 +184,3 @@ def _state_dict(content: Any, at: tuple[str, ...] = ()) -> tuple[str, dict[str, 
 def _is_plain(value: Tensor) -> bool:
     odd = value.is_meta or value.is_complex() or value.is_quantized
     return not odd and value.layout is torch.strided
-
-
-def counted_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors, of any shape, of a state dict without those that nnU-Net's networks name a second or third time."""
-
-    def is_repeated(name: str) -> bool:
-        if name.startswith("decoder.encoder."):
-            return name.removeprefix("decoder.") in weights
-        parent, _, rest = name.partition(".all_modules.")
-        return rest != "" and f"{parent}.conv.weight" in weights
-
-    return {name: value for name, value in weights.items() if not is_repeated(name)}
-
-
-def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
-    """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts.
-
-    weights: tensors of any shape, by name.
-    """
-    groups: dict[str, list[Tensor]] = {}
-    for name, value in weights.items():
-        parts = name.split(".")
-        groups.setdefault(".".join(parts[:-1][:depth]) or name, []).append(value)
-    rows = []
-    for name, values in groups.items():
-        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in dict.fromkeys(value.dtype for value in values))
-        rows.append((name, len(values), sum(value.numel() for value in values), kinds))
-    return rows

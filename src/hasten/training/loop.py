@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.checkpoint.file import write_checkpoint
-from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.file import Checkpoints, write_checkpoint
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.decision import Accelerators

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,14 +26,11 @@ from hasten.config.check import check_run
 from hasten.config.decision import Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import length_mistakes
-from hasten.config.load import from_dict, to_dict
 from hasten.config.patterns import first_few
 from hasten.config.plan import decide_settings
-from hasten.config.resume_rules import flat
-from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig
+from hasten.config.schema import RunConfig, SplitConfig
 from hasten.config.settled import PlannedRun
 from hasten.config.user_code import is_user_code
-from hasten.config.validate import value_at
 from hasten.distribute.world import World
 from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
@@ -141,19 +136,14 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
     return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
 
 
-def plan_run(
-    config: RunConfig, plan: Path | None = None, *, world: World | None = None, device: torch.device | None = None
-) -> RunPlan:
+def plan_run(config: RunConfig, *, world: World | None = None, device: torch.device | None = None) -> RunPlan:
     """Read what the source declares, split it, take its fingerprint and make the plan.
 
-    `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
     device: what `pick_device` gave for this run, if that is known. Raises ValueError for anything wrong with the
-    source, the split or the plan.
+    source, the split or the settings.
     """
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
-    if plan is not None:
-        config = with_plan(config, plan)
     _raise(check_run(config))
     cached, case_set = _cached_case_set(config)
     if case_set.regions and config.loss.include_background:
@@ -168,11 +158,8 @@ def plan_run(
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    own_settings = config.network
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
-    if own_settings.weights is not None:
-        decisions = _of_the_weights(decisions, own_settings)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(
         memory_mistakes(
@@ -204,17 +191,6 @@ def plan_run(
         source=custom.code.source if custom is not None else b"",
         warnings=source_warnings(case_set, split, fingerprint, train, validation),
     )
-
-
-def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[str, Decision]:
-    """The decisions, with the reason of those that the user left open and that are given by the run of the weights."""
-    reason = f"that of network.weights={own.weights}"
-    return {
-        name: dataclasses.replace(decision, reason=reason)
-        if not decision.open and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
-        else decision
-        for name, decision in decisions.items()
-    }
 
 
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
@@ -291,36 +267,6 @@ def _mm(spacing: Sequence[float]) -> str:
 def _raise(mistakes: list[str]) -> None:
     if mistakes:
         raise ValueError("\n".join(mistakes))
-
-
-def with_plan(config: RunConfig, path: Path) -> RunConfig:
-    """`config` with a plan's decisions in every field that it leaves open.
-
-    Those on the network are left out if it has another, those on the split if it sets something of that.
-    """
-    try:
-        decisions = json.loads(path.read_text())["decisions"]
-        values = {name: decision["value"] for name, decision in decisions.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
-    tree, open_fields = to_dict(config), flat(RunConfig())
-    if config.network.name not in (None, values.get("network.name")):
-        values = {name: value for name, value in values.items() if not name.startswith("network.")}
-    if config.data.split != SplitConfig():
-        values = {name: value for name, value in values.items() if not name.startswith("data.split.")}
-    patch = tree["sample"]["patch"]
-    if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
-        values.pop("infer.patch", None)  # it follows the training patch
-    for name, value in values.items():
-        if open_fields.get(name, name) is not None:
-            raise ValueError(
-                f"{path}: decisions name {name}, which no plan decides; remove it, or set it as {name}=VALUE"
-            )
-        *sections, key = name.split(".")
-        part = value_at(tree, tuple(sections))
-        if part[key] is None:
-            part[key] = value
-    return from_dict(tree, where=str(path))
 
 
 def plan_to_dict(planned: RunPlan) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hasten.checkpoint.custom_network import with_code
-from hasten.checkpoint.folder import Checkpoint, Checkpoints
+from hasten.checkpoint.file import Checkpoints
 from hasten.checkpoint.recorded_split import split_record
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, load_run
@@ -67,7 +67,6 @@ def train(
     config: RunConfig,
     out: str | Path,
     *,
-    plan: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
     started: float | None = None,
@@ -82,7 +81,6 @@ def train(
     Args:
         config: settings; what is None is decided by the plan.
         out: new or empty folder, unless `resume`.
-        plan: plan.json with decisions to take where `config` leaves a field open.
         resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
             CPU bit for bit as a run that was never stopped.
         progress: what to call with the run's progress; None shows it in the cell of a notebook, and nowhere else.
@@ -129,8 +127,7 @@ def train(
             with ExitStack() as stack:
                 lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
                 run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
-                path = Path(plan) if plan is not None else None
-                summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
+                summary = _train(config, Path(out), resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
     return Summary(summary)
@@ -139,7 +136,6 @@ def train(
 def _train(
     config: RunConfig,
     out: Path,
-    plan: Path | None,
     resume: bool,
     progress: Progress | None,
     strategy: Strategy,
@@ -159,7 +155,7 @@ def _train(
             return earlier
     with starting(out, world, resume=resume):
         going_on = run_on_rank0(world, lambda: resume and Checkpoints(out / CHECKPOINTS).path.exists())
-        components = prepare_run(config, plan, clock, strategy, device, resume=going_on, begun=out if resume else None)
+        components = prepare_run(config, clock, strategy, device, resume=going_on, begun=out if resume else None)
         if resume:
             components = dataclasses.replace(components, accelerators=_with_first_reasons(out, components.accelerators))
         # Before anything is written: a damaged checkpoint must leave the run as it was.
@@ -238,23 +234,21 @@ def make_loop(
     # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
     make = partial(Loop, components, evaluator, out, clock, progress, reserve_s=reserve_s)
-    checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
-    if checkpoint is None:
+    state = run_on_rank0(world, lambda: _newest(out) if resume else None)
+    if state is None:
         return make(first=0, earlier=Spent())
-    state, steps = checkpoint.content, components.train.steps
+    path, done, steps = Checkpoints(out / CHECKPOINTS).path, state["step"], components.train.steps
 
     def restored() -> Loop:
-        if steps < checkpoint.step:
-            raise ValueError(
-                f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
-            )
+        if steps < done:
+            raise ValueError(f"train.steps={steps}: the run in {out} has done {done} steps; give as many or more")
         try:
-            loop = make(first=checkpoint.step, earlier=Spent.of_checkpoint(state["extra"]))
-            loop.restore(state, str(checkpoint.path))
+            loop = make(first=done, earlier=Spent.of_checkpoint(state["extra"]))
+            loop.restore(state, str(path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-            reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")
+            reason = str(error).strip().splitlines()[0].removeprefix(f"{path}: ")
             raise ValueError(
-                f"{checkpoint.path}: does not fit the run's settings ({reason}); "
+                f"{path}: does not fit the run's settings ({reason}); "
                 f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
             ) from error
         return loop
@@ -262,7 +256,7 @@ def make_loop(
     return run_on_all_ranks(world, restored)
 
 
-def _newest(out: Path) -> Checkpoint | None:
+def _newest(out: Path) -> dict[str, Any] | None:
     """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()

@@ -1,11 +1,10 @@
-"""The batch program of a run: its augmentation and cases, compiled together where that pays."""
+"""The batch program of a run: its augmentation and cases."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
@@ -27,7 +26,6 @@ from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.observe.clock import Clock
-from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.runtime.device import seconds_of
 from hasten.runtime.measure import certainly_faster, compared
 from hasten.sample.order import Dealt
@@ -39,18 +37,13 @@ from hasten.training.plan import RunPlan
 log = logging.getLogger(__name__)
 
 _COMPARE_SECONDS = 10.0
-"""Time limit, in seconds, of comparing an eager and a compiled program."""
-_LOAD_SECONDS = 0.2
-"""For which the load by other programs is measured before something is compiled."""
+"""Time limit, in seconds, of comparing two programs."""
 _CHECKED_BATCHES = 8
 """Batches that fused kernels must make as torch's operations do, before they are timed."""
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
-_COMPILE_SECONDS, _COMPILED_SAVES = 60.0, 0.5
-"""Seconds that compiling a batch program for two cores and comparing it costs, and the share of a batch's time that it
-is likely to save."""
 _FUSE_SECONDS, _FUSED_SAVES = 10.0, 0.8
-"""Seconds and share for fusing nnU-Net's chain on a GPU."""
+"""Seconds that fusing nnU-Net's chain on a GPU costs, and the share of a batch's time that it is likely to save."""
 
 
 def choose_program(
@@ -62,20 +55,29 @@ def choose_program(
     experiments: Experiments | None = None,
     step_seconds: float = 0.0,
 ) -> tuple[RunPlan, Program, Accelerators]:
-    """The batch program of a rank's share, compiled if that is set, or on a CPU if it pays within this run.
+    """The batch program of a rank's share, compiled where `sample.compile` is set, fused on a GPU if that pays.
 
     rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. experiments: of the run;
     None limits nothing. step_seconds: of a step without its batch. Raises ValueError for an augmentation that these
     cases don't allow.
     """
-    trial = _Trial(planned.config.train.steps, step_seconds, experiments or Experiments(Clock()))
     make = partial(_program, planned, arena, share, rank_cases)
-    program, compiled = _compiled_or_not(planned, make, share, trial)
-    accelerators = {"compiled batch program": compiled}
+    requested = planned.config.sample.compile
+    program = make(compile=bool(requested))
+    _build_kernels(program.latest)
+    set_by: SetBy = "default" if requested is None else "user"
+    why = "not asked for: `hasten tune` measures whether sample.compile pays" if requested is None else GIVEN
+    accelerators = {"compiled batch program": Accelerator(program.compiled, set_by, program.why or why)}
     segment = program.latest
     on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
     if on_gpu and fused_places(segment.stages):
-        program, accelerators["fused batch kernels"] = _in_few_kernels(program, partial(make, fuse=True), trial)
+        program, accelerators["fused batch kernels"] = _in_few_kernels(
+            program,
+            partial(make, fuse=True),
+            planned.config.train.steps,
+            step_seconds,
+            experiments or Experiments(Clock()),
+        )
     slow = planned.augmentation.per_sample
     if slow:
         names = "; ".join(f"{step.name} ({step.why})" for step in slow)
@@ -85,59 +87,6 @@ def choose_program(
     sample = dataclasses.replace(planned.config.sample, compile=program.compiled)
     planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
     return planned, program, accelerators
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """What decides whether another form of the batch program is tried."""
-
-    steps: int
-    step_seconds: float
-    experiments: Experiments
-
-    def pays(self, eager: Segment, name: str, cost_s: float, saves: float) -> tuple[bool, str]:
-        """Whether a form that saves this share of a batch's time is worth its cost, in the steps that fit, and why."""
-        device = eager.device
-        with self.experiments.running():
-            _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
-        batch_s = min(later)
-        text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
-        steps = int(min(self.steps, max(0.0, self.experiments.run_s) / (batch_s + self.step_seconds)))
-        saves_s = saves * batch_s * steps
-        refusal = self.experiments.refusal(cost_s, saves_s)
-        if refusal:
-            return False, f"{text} in {steps} steps; {name} is not tried: {refusal}"
-        others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
-        if others > BUSY:
-            return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
-        return True, f"{text}, so {name} (about {cost_s:.0f} s) would save about {saves_s:.0f} s in {steps} steps"
-
-
-def _compiled_or_not(
-    planned: RunPlan, make: Callable[..., Program], share: Share, trial: _Trial
-) -> tuple[Program, Accelerator]:
-    """The program with its costly operations on the host compiled, or without."""
-    requested = planned.config.sample.compile
-    set_by: SetBy = "user"
-    why = GIVEN
-    if requested is None and planned.device.type == "cuda":
-        requested, set_by, why = False, "default", "a GPU draws and reads by Hasten's own kernels; set sample.compile"
-    elif requested is None and share.size > 1:
-        # Each rank would measure separately, and the results might differ.
-        requested, set_by = False, "default"
-        why = "not tried where several processes share the step; set sample.compile"
-    if requested is not None:
-        program = make(compile=requested)
-        _build_kernels(program.latest)
-    else:
-        set_by, program = "measured", make()
-        worth_it, why = trial.pays(program.latest, "compiling", _COMPILE_SECONDS, _COMPILED_SAVES)
-        if worth_it:
-            with trial.experiments.running():
-                eager, program = program, make(compile=True)
-                if program.compiled:
-                    program, why = _faster(eager, program, why, trial.experiments.left_s)
-    return program, Accelerator(program.compiled, set_by, "; ".join(text for text in (why, program.why) if text))
 
 
 def _faster(eager: Program, other: Program, why: str, left_s: float) -> tuple[Program, str]:
@@ -150,23 +99,31 @@ def _faster(eager: Program, other: Program, why: str, left_s: float) -> tuple[Pr
     return eager, f"{why}, but it is not certainly faster: {gain}"
 
 
-def _in_few_kernels(program: Program, make: Callable[[], Program], trial: _Trial) -> tuple[Program, Accelerator]:
+def _in_few_kernels(
+    program: Program, make: Callable[[], Program], steps: int, step_seconds: float, experiments: Experiments
+) -> tuple[Program, Accelerator]:
     """nnU-Net's chain on a GPU by `render_fused`, if it pays and batches stay the same."""
     segment, chosen = program.latest, program
-    worth_it, why = trial.pays(segment, "fusing", _FUSE_SECONDS, _FUSED_SAVES)
-    if worth_it:
-        try:
-            with trial.experiments.running():
-                fused = make()
-                _build_kernels(fused.latest)
-                if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                    chosen, why = _faster(program, fused, why, trial.experiments.left_s)
-                else:
-                    why = "its batches are not those of the operations one by one"
-        except Exception as error:
-            why = f"it failed: {first_line(error)}"
-        if chosen is program:
-            log.warning("the augmentation runs operation by operation: %s", why)
+    with experiments.running():
+        _, *later = [seconds_of(partial(segment, 0), segment.device) for _ in range(3)]
+    batch_s = min(later)
+    fitting = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
+    why = f"an eager batch takes {1e3 * batch_s:.0f} ms in {fitting} steps"
+    refusal = experiments.refusal(_FUSE_SECONDS, _FUSED_SAVES * batch_s * fitting)
+    if refusal:
+        return program, Accelerator(False, "measured", f"{why}; fusing is not tried: {refusal}")
+    try:
+        with experiments.running():
+            fused = make()
+            _build_kernels(fused.latest)
+            if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+                chosen, why = _faster(program, fused, why, experiments.left_s)
+            else:
+                why = "its batches are not those of the operations one by one"
+    except Exception as error:
+        why = f"it failed: {first_line(error)}"
+    if chosen is program:
+        log.warning("the augmentation runs operation by operation: %s", why)
     return chosen, Accelerator(chosen is not program, "measured", why)
 
 

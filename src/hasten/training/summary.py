@@ -15,7 +15,7 @@ from hasten.checkpoint.file import read_checkpoint
 from hasten.evaluation.dice import counts_of, dice_of, without_ignored
 from hasten.evaluation.examples import EXAMPLES, chosen_cases, example_of
 from hasten.observe.env import environment
-from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, SUMMARY_JSON, write_json
 from hasten.prediction.infer import Inference, infer_labels
 from hasten.training.components import LoopComponents, RunComponents
 from hasten.training.loop import Loop
@@ -57,7 +57,6 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
             "time_s": loop.target_time_s,
         },
         "best": {"metric": metric, "value": best, "step": loop.best.step},
-        "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
         "earlier_seconds": loop.earlier.total_s,
         "doubts": _doubts(loop, components, best, metric),
@@ -101,17 +100,6 @@ def about_cases(components: RunComponents) -> dict[str, Any]:
         "name": planned.case_set.name,
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
     }
-
-
-def _times(out: Path, metric: str) -> dict[str, float]:
-    """Seconds to each round value of the metric that a validation reached."""
-    times: dict[str, float] = {}
-    for record in read_jsonl(out / METRICS_JSONL):
-        if record.get("kind") == "validation" and record.get(metric) is not None:
-            for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.87, 0.88, 0.89, 0.9, 0.92, 0.94, 0.95):
-                if record[metric] >= level:
-                    times.setdefault(f"{level:.2f}", record["time_s"])
-    return times
 
 
 def write_examples(out: Path, components: RunComponents, loop: Loop, inference: Inference) -> None:

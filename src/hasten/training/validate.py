@@ -20,7 +20,7 @@ from hasten.cache.arena import Arena
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
-from hasten.distribute.balance import balance_sentence, case_costs, partition
+from hasten.distribute.balance import partition
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.evaluation.dice import Dice, OwnLabels, counts_of, counts_over_ranks, dice_of, is_resampled
 from hasten.evaluation.examples import EXAMPLE_CASES
@@ -42,34 +42,30 @@ _SMALL_OVERLAP = 0.25
 def validate(
     components: RunComponents,
     network: nn.Module,
-    seconds: list[float] | None = None,
     *,
     shorter: Shorter | None = None,
     room: Callable[[], float] = lambda: math.inf,
     own_labels: OwnLabels | None = None,
-) -> Dice:
-    """Dice and IoU over the validation cases, on the images' own voxels. network: as it is trained, but not compiled.
+) -> tuple[Dice, bool]:
+    """Dice and IoU over the validation cases, on the images' own voxels, and whether this rank validated all of its.
 
-    own_labels: the label maps of resampled cases, kept for the next validation. shorter: fewer cases, or a faster
-    inference, than the run's. room: seconds that are left, asked for after each case; where a further one does not fit
-    the validation ends, and the result is that of the cases before.
+    network: as it is trained, but not compiled. own_labels: the label maps of resampled cases, kept for the next
+    validation. shorter: fewer cases, or a faster inference, than the run's. room: seconds that are left, asked for
+    after each case; where a further one does not fit, the validation ends, and the result is that of the cases before.
 
-    Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
-    in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
-    durations of this validation.
+    Each rank validates its own cases, as many voxels as the others, and the integer counts are summed over the ranks.
     """
     planned, arena, world = components.planned, components.arena, components.step.strategy.world
     shorter = shorter or Shorter(cases=tuple(range(len(planned.validation))), inference=components.inference)
     cases = arena.index(tuple(case.id for case in planned.validation))
-    costs = validation_costs(components, seconds or ())
-    shares = partition([costs[position] for position in shorter.cases], world.size)
+    sizes = [padded_size(arena.shapes[cases[position]], components.inference) for position in shorter.cases]
+    shares = partition([float(prod(size)) for size in sizes], world.size)
     rank_positions = [shorter.cases[number] for number in shares[world.rank]]
     rank_cases = [cases[position] for position in rank_positions]
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
-    case_seconds = torch.zeros(len(cases), dtype=torch.float64)
     training = network.training
     network.eval()
-    before, longest = time.perf_counter(), 0.0
+    before, longest, done = time.perf_counter(), 0.0, 0
     own_labels = own_labels or own_labels_of(planned)
     count = partial(
         counts_of, num_classes=arena.num_classes, regions=planned.members, ignore_index=planned.ignore_index
@@ -84,13 +80,9 @@ def validate(
             label = arena.label(rank_cases[position]).to(prediction.device)
             counts[counted] = count(prediction, label)
         now = time.perf_counter()
-        case_seconds[counted], before = now - before, now
-        longest = max(longest, float(case_seconds[counted]))
+        longest, before, done = max(longest, now - before), now, done + 1
     network.train(training)
-    total, all_seconds = (counts_over_ranks(each) for each in (counts, case_seconds))
-    if seconds is not None and bool((all_seconds[list(shorter.cases)] > 0).all()):
-        seconds[:] = all_seconds.tolist()
-    return dice_of(total, planned.class_names)
+    return dice_of(counts_over_ranks(counts), planned.class_names), done == len(rank_cases)
 
 
 def own_labels_of(planned: RunPlan) -> OwnLabels:
@@ -139,7 +131,6 @@ class CaseEvaluator:
         self._whole = Shorter(cases=tuple(range(cases)), inference=components.inference)
         self.covers = self._whole
         """What a validation covers."""
-        self._case_seconds: list[float] = []
         self._own_labels = own_labels_of(components.planned)
         self._rates: Rates | None = None
         self._timed = False
@@ -151,14 +142,9 @@ class CaseEvaluator:
 
     @property
     def accelerators(self) -> Accelerators:
-        accelerators, world = Accelerators(), self.components.step.strategy.world
-        if world.size > 1:
-            costs = validation_costs(self.components)
-            text = balance_sentence(costs, partition(costs, world.size))
-            accelerators["validation cases"] = Accelerator(True, "default", text)
-        if self._last_shortened is not None:
-            accelerators["shorter validation"] = Accelerator(True, "measured", self._last_shortened)
-        return accelerators
+        if self._last_shortened is None:
+            return {}
+        return {"shorter validation": Accelerator(True, "measured", self._last_shortened)}
 
     @property
     def repeated(self) -> float:
@@ -166,12 +152,10 @@ class CaseEvaluator:
 
     def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> Dice:
         """Run `validate` on the components of the run."""
-        before, begin = list(self._case_seconds), time.perf_counter()
+        begin = time.perf_counter()
         self._last_shortened = self._shortened
-        dice = validate(
-            self.components, network, self._case_seconds, shorter=self.covers, room=room, own_labels=self._own_labels
-        )
-        if self._rates is not None and self._case_seconds != before:  # it was not cut off
+        dice, whole = validate(self.components, network, shorter=self.covers, room=room, own_labels=self._own_labels)
+        if self._rates is not None and whole:
             pace = (time.perf_counter() - begin) / self._expected(self.covers)
             self._rates = Rates(network_s=pace * self._rates.network_s, grid_s=pace * self._rates.grid_s)
             self._timed = True
@@ -292,11 +276,3 @@ def _voxels(how: Inference, shape: Triple) -> int:
     size = padded_size(shape, how)
     windows = [len(window_starts(side, patch, how.overlap)) for side, patch in zip(size, how.patch, strict=True)]
     return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
-
-
-def validation_costs(components: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
-    """Cost of each validation case, in their order. seconds: as `validate` measures them; empty for voxels."""
-    arena = components.arena
-    cases = arena.index(tuple(case.id for case in components.planned.validation))
-    shapes = [padded_size(tuple(arena.label(case).shape), components.inference) for case in cases]  # type: ignore[arg-type]
-    return case_costs(shapes, seconds)

@@ -67,7 +67,7 @@ def take(
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    components = prepare_run(config, None, clock or Clock())
+    components = prepare_run(config, clock or Clock())
     if components.planned.device.type == "cuda":
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
     compiled = components.accelerators["compiled network"].on
