@@ -3,14 +3,16 @@
 A function counts by its bytecode, defaults, closure and the globals that it names; a class by its attributes; an object
 by its class and by what pickle would keep of it. A module of the user's counts by its file, a library by its version.
 Random generators, loggers, open files and threads count by their type. Not followed is what only the file of a module
-imports, and what a function imports or reads as it runs.
+imports, and what a function reads as it runs.
 """
 
 from __future__ import annotations
 
 import copyreg
+import dis
 import functools
 import hashlib
+import importlib.util
 import io
 import logging
 import os
@@ -125,7 +127,7 @@ class Digester:
         elif type(value) in (list, tuple):
             self._all(*value)
         elif isinstance(value, types.ModuleType):
-            self._write("module", value.__name__, "" if is_library(value.__name__) else _file_digest(value))
+            self._write("module", value.__name__, "" if is_library(value.__name__) else _file_digest(value.__name__))
         elif isinstance(value, type) and is_library(value.__module__):
             version = getattr(sys.modules.get(value.__module__.partition(".")[0]), "__version__", "")
             self._write("class", _qualified(value), str(version))
@@ -182,10 +184,15 @@ def is_library(module: str | None) -> bool:
     return file.startswith(_STDLIB) or "site-packages" in file or "dist-packages" in file
 
 
-def _file_digest(module: types.ModuleType) -> str:
-    """Digest of a module's file; empty if there is none."""
-    file = getattr(module, "__file__", None)
-    return "" if file is None else hash_file(Path(file))
+def _file_digest(module: str) -> str:
+    """Digest of a module's file, whether or not it was imported; empty if there is none."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    with suppress(ImportError, ValueError, AttributeError, OSError):
+        if file is None:
+            spec = importlib.util.find_spec(module)
+            file = spec.origin if spec is not None and spec.has_location else None
+        return "" if file is None else hash_file(Path(file))
+    return ""
 
 
 def _qualified(value: Any) -> str:
@@ -229,8 +236,13 @@ def _function(function: types.FunctionType) -> list[Any]:
     scope = function.__globals__
     if is_library(scope.get("__name__")):
         return parts
-    names = sorted({name for code in _codes(function.__code__) for name in code.co_names if name in scope})
-    return [*parts, function.__dict__, [(name, scope[name]) for name in names]]
+    codes = list(_codes(function.__code__))
+    names = sorted({name for code in codes for name in code.co_names if name in scope})
+    steps = (step for code in codes for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME")
+    package = scope.get("__package__") or ""
+    modules = sorted({around + step.argval for step in steps for around in ("", f"{package}.")})
+    imported = [(name, _file_digest(name)) for name in modules if not is_library(name) and not name.startswith(".")]
+    return [*parts, function.__dict__, [(name, scope[name]) for name in names], imported]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
