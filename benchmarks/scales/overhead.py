@@ -66,7 +66,7 @@ def _arm(name: str, world: Any) -> Callable[[int], None]:
     from benchmarks.engines.steps import NETS, batch, build
     from hasten.config.schema import DistributeConfig, LossConfig
     from hasten.distribute.ddp import Ddp
-    from hasten.nets.losses.build import build_loss
+    from hasten.nets.losses.make_loss import build_loss
     from hasten.nets.surgery.operate import operate
     from hasten.training.step import TrainStep
     from hasten.training.update import Update

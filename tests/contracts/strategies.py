@@ -32,7 +32,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.nets.build import build_network
-from hasten.nets.losses.build import build_loss
+from hasten.nets.losses.make_loss import build_loss
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.memory_format import memory_format

@@ -19,7 +19,7 @@ from hasten.distribute.pipeline import Pipeline
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.nets.build import build_network
-from hasten.nets.losses.build import build_loss
+from hasten.nets.losses.make_loss import build_loss
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer

@@ -13,7 +13,7 @@ from torch.nn.functional import conv3d
 from hasten.doctor.environment import doctor
 from hasten.doctor.environment.check import AREAS, Check
 from hasten.doctor.environment.conv import Cell, check_conv3d, probe_conv3d
-from hasten.doctor.environment.doctor import check_compiler, check_load, examine, lines, verdict, write_page
+from hasten.doctor.environment.examine import check_compiler, check_load, examine, lines, verdict, write_page
 from hasten.doctor.environment.storage import GIB, check_storage, disk_rate, room
 from hasten.doctor.environment.threads import Threads, check_threads, threads_here
 from hasten.doctor.environment.versions import Versions, check_versions, cudnn_text, versions_here

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.intensity import scalings
+from hasten.config.scalings import scalings
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.intensity import check_outliers, write_scaled
 from hasten.prepare.resample import slabs

@@ -88,7 +88,7 @@ def _config(given: ArmArguments, terms: dict[str, dict[str, Any]]) -> RunConfig:
 
 
 def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
-    from hasten.nets.cpu.build import build_ahead
+    from hasten.nets.cpu.library import build_ahead
 
     build_ahead()  # as `hasten train` does
     import torch

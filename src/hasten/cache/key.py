@@ -14,7 +14,7 @@ import hasten
 from hasten.cases.entries import Listing
 from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
-from hasten.config.intensity import canonical
+from hasten.config.scalings import canonical
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
 from hasten.files import expanded, hash_file

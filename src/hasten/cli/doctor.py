@@ -97,7 +97,7 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _machine(out: Path | None, json: bool, quiet: bool) -> int:
-    from hasten.doctor.environment.doctor import examine, lines, verdict, write_page
+    from hasten.doctor.environment.examine import examine, lines, verdict, write_page
 
     findings = examine(echo=_progress(json or quiet))
     _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)

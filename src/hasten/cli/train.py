@@ -57,7 +57,7 @@ def train(
     if config.kind == "detection" and folds is not None:
         raise ValueError(f"--folds {folds}: a run on slides has no folds; leave it out")
     if config.kind == "segmentation":
-        from hasten.nets.cpu.build import build_ahead
+        from hasten.nets.cpu.library import build_ahead
 
         build_ahead()  # beside the imports, which take about as long
     with _progress_shown(world, quiet=quiet) as progress:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hasten.config.intensity import kinds_of
 from hasten.config.patterns import as_lists
+from hasten.config.scalings import kinds_of
 from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import get_args
 
 from hasten.config.augment import augment_mistakes
-from hasten.config.intensity import window_mistakes
 from hasten.config.networks import is_own, name_mistakes
 from hasten.config.patterns import as_lists
 from hasten.config.regions import region_mistakes
+from hasten.config.scalings import window_mistakes
 from hasten.config.schema import (
     CacheConfig,
     DataConfig,

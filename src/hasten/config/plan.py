@@ -16,7 +16,6 @@ from typing import Any
 from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.decision import CPU, GPU, Budget, Decision, set_by_user
 from hasten.config.fingerprint import Fingerprint, coarser_spacing
-from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.networks import NETWORKS, BuiltIn, is_own
 from hasten.config.plan_network import (
     decide_channels,
@@ -25,6 +24,7 @@ from hasten.config.plan_network import (
     decide_strides,
     halvings,
 )
+from hasten.config.scalings import canonical, kinds_of, window_mistakes
 from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run
 from hasten.config.size import parse_duration

@@ -13,7 +13,7 @@ from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.custom_network import custom_network
-from hasten.nets.losses.build import Loss, build_loss
+from hasten.nets.losses.make_loss import Loss, build_loss
 from hasten.nets.nnunet import Layers, NnUNet
 from hasten.nets.unet import UNet
 

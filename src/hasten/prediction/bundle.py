@@ -13,8 +13,8 @@ from torch import nn
 
 import hasten
 from hasten.cases.regions import resolve_regions
-from hasten.config.intensity import Scaling, scalings
 from hasten.config.networks import is_own
+from hasten.config.scalings import Scaling, scalings
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.dynunet import dynunet_settings, dynunet_weights

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.config.intensity import Scaling, scalings
 from hasten.config.networks import NETWORKS, is_own
 from hasten.config.regions import painted_values
+from hasten.config.scalings import Scaling, scalings
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import NNUNET
 from hasten.prediction.bundle import json_bytes

@@ -8,7 +8,7 @@ import numpy as np
 
 from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case, Volume
-from hasten.config.intensity import Scaling, scalings
+from hasten.config.scalings import Scaling, scalings
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.foreground import Box, foreground_box
 from hasten.prepare.intensity import check_outliers, write_scaled

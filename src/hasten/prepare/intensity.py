@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from hasten.config.intensity import Scaling
+from hasten.config.scalings import Scaling
 
 Slabs = Iterator[tuple[slice, torch.Tensor]]
 

@@ -25,9 +25,9 @@ from hasten.cases.regions import regions_of
 from hasten.cases.sources import unnamed_channels
 from hasten.cases.types import Case, CaseSet, Volume, is_flat
 from hasten.checkpoint.weights import model_file, read_model
-from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
+from hasten.config.scalings import scalings
 from hasten.config.schema import RunConfig, Spacing
 from hasten.evaluation.evaluate import score_case
 from hasten.observe.folds import refuse_cross_validation

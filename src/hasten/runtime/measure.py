@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hasten.cache.key import digest
 from hasten.config.decision import Accelerator, SetBy
 from hasten.files import first_line
-from hasten.kernels.build import built_together
+from hasten.kernels.build_together import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import Loss
 from hasten.nets.cpu.kernels import cpu_kernels

@@ -25,9 +25,9 @@ from hasten.checkpoint.weights import with_network_of_weights
 from hasten.config.check import check_run
 from hasten.config.decision import Decision
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.intensity import length_mistakes
 from hasten.config.patterns import first_few
 from hasten.config.plan import decide_settings
+from hasten.config.scalings import length_mistakes
 from hasten.config.schema import RunConfig, SplitConfig
 from hasten.config.settled import PlannedRun
 from hasten.config.user_code import is_user_code

@@ -28,7 +28,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.kernels.use import try_triton_ahead
-from hasten.nets.cpu.build import build_ahead
+from hasten.nets.cpu.library import build_ahead
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock, Spent
 from hasten.observe.env import environment

@@ -22,7 +22,7 @@ from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
-from hasten.kernels.build import built_together
+from hasten.kernels.build_together import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.observe.clock import Clock

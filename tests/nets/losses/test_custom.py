@@ -10,8 +10,8 @@ import torch
 from monai.losses import DiceCELoss
 
 from hasten.config.schema import LossConfig
-from hasten.nets.losses.build import build_loss
 from hasten.nets.losses.custom import check_custom_loss
+from hasten.nets.losses.make_loss import build_loss
 
 MONAI = "monai.losses.dice:DiceCELoss"
 ARGS = {"to_onehot_y": True, "softmax": True}

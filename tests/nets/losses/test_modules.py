@@ -13,7 +13,7 @@ from monai.data import MetaTensor
 from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, LossName
-from hasten.nets.losses.build import build_loss
+from hasten.nets.losses.make_loss import build_loss
 from hasten.nets.losses.modules import (
     DiceCELoss,
     DiceFocalLoss,

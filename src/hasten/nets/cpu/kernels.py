@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from hasten.files import last_line
-from hasten.nets.cpu.build import library
+from hasten.nets.cpu.library import library
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.config.check import check_run
-from hasten.config.intensity import Scaling, canonical, scalings
+from hasten.config.scalings import Scaling, canonical, scalings
 from hasten.config.schema import PrepareConfig, RunConfig
 
 KINDS = st.sampled_from(["zscore", "window", "none"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hasten.kernels.build import built_together
+from hasten.kernels.build_together import built_together
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 
