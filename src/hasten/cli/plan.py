@@ -25,7 +25,7 @@ def plan(
     config = config_from(source, overrides or [])
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: the folder {out.parent} does not exist; make it or choose another --out")
-    if out.exists() and not overwrite:  # a plan is there to be edited
+    if out.exists() and not overwrite:
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
     from hasten.observe.rundir import write_json
@@ -45,7 +45,7 @@ def plan(
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
         echo(f"network    {size:,} parameters{counted}")
     echo(f"plan       {out}")
-    echo(f"train      hasten train {shlex.quote(str(source))} --out FOLDER")
+    echo(f"train      hasten train {shlex.join([str(source), *(overrides or [])])} --out FOLDER")
 
 
 def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
