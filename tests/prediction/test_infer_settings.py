@@ -35,7 +35,7 @@ def test_inference_changes_and_the_network_does_not(run: Path, case: Path, tmp_p
         ("overlap=0.25", "section infer only, such as infer.overlap=0.25"),
         ("infer.overlaps=0.25", "override .*infer.overlaps: .*did you mean infer.overlap"),
         ("infer.overlap=1.5", "infer.overlap: "),
-        ("infer.flip_axes=[3]", "infer.flip_axes: "),
+        ("infer.flip_axes=[3]", r"infer.flip_axes\[0\]: must be at most 2"),
         ("infer.patch=[12, 15, 16]", r"best.pt: infer.patch: \[12, 15, 16\] .*of \[2, 2, 2\]"),
     ],
 )

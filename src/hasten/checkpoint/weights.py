@@ -17,6 +17,9 @@ from hasten.files import expanded
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
 
+_CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int}
+"""Types of what every model holds."""
+
 
 def model_file(run: str | Path) -> Path:
     """The best.pt of a run directory; a file is one itself."""
@@ -48,6 +51,10 @@ def read_model(run: str | Path) -> dict[str, Any]:
         )
     if isinstance(content.get("config"), str):
         raise ValueError(f"{path}: is of a run on slides, which only `hasten train`, `predict` and `report` take")
+    for name, kind in _CONTENT.items():
+        if not isinstance(content.get(name), kind):
+            held = type(content.get(name)).__name__
+            raise ValueError(f"{path}: is no model, as its {name} is a {held} and not a {kind.__name__}; take a copy")
     return content
 
 
