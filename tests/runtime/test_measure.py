@@ -140,6 +140,12 @@ def test_what_others_disturb_is_timed_again(clock: Clock, tmp_path: Path, monkey
     assert (result.variant, result.pass_s, result.others) == (BOTH, 0.125, 0.0)
 
 
+def test_a_short_run_takes_the_faster_of_two(clock: Clock, tmp_path: Path) -> None:
+    slow = constant(plain=0.125, last=1.0, short=1.0, both=1.0)
+    result = fastest_variant(fake(clock, slow), probe(), ALL, tmp_path, is_short=lambda _: True)
+    assert (result.variant, result.pass_s, clock.passes) == (PLAIN, 0.125, 6)
+
+
 def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
     result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
     assert (result.variant, clock.passes) == (PLAIN, 1)

@@ -106,7 +106,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
 def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant], left_s: float) -> VariantTimes | None:
     """The last allowed variant, if it computes what the first one does, and memory is not short.
 
-    On an idle CPU it must be no slower, too. On a GPU the first one, float32, takes several times as long wherever the
+    On an idle CPU the first one, if that is faster. On a GPU the first one, float32, takes several times as long wherever the
     last one is allowed, and a batch of it up to a second. left_s: after so many seconds no further pass is timed, once
     there is one.
     """
@@ -133,9 +133,12 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant], lef
         return None
     others = meter.others() if on_cpu else 0.0
     busy = others > BUSY
-    if not agrees(traces[-1], traces[0]) or (seconds[-1] > seconds[0] and not busy):
+    if not agrees(traces[-1], traces[0]):
         return None
-    return VariantTimes({str(allowed[-1]): seconds[-1]}, allowed[-1], others=others if busy else 0.0, rounds=0)
+    chosen = 0 if seconds[-1] > seconds[0] and not busy else -1
+    return VariantTimes(
+        {str(allowed[chosen]): seconds[chosen]}, allowed[chosen], others=others if busy else 0.0, rounds=0
+    )
 
 
 def _whole_batch(probe: Probe) -> Probe:
