@@ -106,9 +106,9 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
 def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant], left_s: float) -> VariantTimes | None:
     """The last allowed variant, if it computes what the first one does, and memory is not short.
 
-    On an idle CPU the first one, if that is faster. On a GPU the first one, float32, takes several times as long wherever the
-    last one is allowed, and a batch of it up to a second. left_s: after so many seconds no further pass is timed, once
-    there is one.
+    On an idle CPU the first one, if that is faster. On a GPU the first one, float32, takes several times as long
+    wherever the last one is allowed, and a batch of it up to a second. left_s: after so many seconds no further pass is
+    timed, once there is one.
     """
     on_cpu, meter, begun = probe.device.type == "cpu", LoadMeter(), time.perf_counter()
     # On a CPU a pass of a few patches takes their share of a batch.
