@@ -14,7 +14,7 @@ from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.main import _Guarded
 from hasten.config.load import dump_run
 from hasten.doctor import script
-from hasten.doctor.environment import doctor as machine
+from hasten.doctor.environment import examine as machine
 from hasten.doctor.run import doctor as run
 from hasten.observe.rundir import RUN_YAML
 from hasten.phantoms.organs import write_phantoms

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import conv3d
 
-from hasten.doctor.environment import doctor
+from hasten.doctor.environment import examine as machine
 from hasten.doctor.environment.check import AREAS, Check
 from hasten.doctor.environment.conv import Cell, check_conv3d, probe_conv3d
 from hasten.doctor.environment.examine import check_compiler, check_load, examine, lines, verdict, write_page
@@ -197,14 +197,14 @@ def test_a_cell_that_is_not_a_number_is_bad():
 
 
 @pytest.fixture
-def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> doctor.Environment:
+def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> machine.Environment:
     """Without the slow measurements."""
-    monkeypatch.setattr(doctor, "_WATCH_SECONDS", 0.02)
-    monkeypatch.setattr(doctor, "probe_conv3d", lambda device: (cell(), cell(gradient_error=float("nan"))))
+    monkeypatch.setattr(machine, "_WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(machine, "probe_conv3d", lambda device: (cell(), cell(gradient_error=float("nan"))))
     return examine(cache=tmp_path / "cache")
 
 
-def test_an_examination_as_text_json_and_page(result: doctor.Environment, tmp_path: Path):
+def test_an_examination_as_text_json_and_page(result: machine.Environment, tmp_path: Path):
     assert {check.area for check in result.checks} == set(AREAS)
     assert result.level == "bad"
     text = "\n".join(lines(result))
@@ -217,7 +217,7 @@ def test_an_examination_as_text_json_and_page(result: doctor.Environment, tmp_pa
     assert result.checks[0].message in page
 
 
-def test_the_verdict_counts(result: doctor.Environment):
+def test_the_verdict_counts(result: machine.Environment):
     well = Check(area="load", name="a", level="ok", message="")
     bad = Check(area="load", name="b", level="bad", message="", remedy="x")
     assert verdict(dataclasses.replace(result, checks=(well,))) == "All 1 checks are well."
