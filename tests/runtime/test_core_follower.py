@@ -95,9 +95,11 @@ def test_before_a_measurement_the_load_of_that_moment_decides(monkeypatch: pytes
     # A compiler used a core while the cases were prepared: a reading of that time, and a new one.
     torch.set_num_threads(2)
     machine = Machine(monkeypatch, 2, [1.0, 0.0, 1.0, 1.0])
+    machine.now += 1.0
     machine.follower.look(anew=True)
     assert torch.get_num_threads() == 2
     assert machine.slept > 0
+    machine.now += 1.0
     machine.follower.look(anew=True)
     assert torch.get_num_threads() == 1
 

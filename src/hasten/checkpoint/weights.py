@@ -53,8 +53,10 @@ def read_model(run: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: is of a run on slides, which only `hasten train`, `predict` and `report` take")
     for name, kind in _CONTENT.items():
         if not isinstance(content.get(name), kind):
-            held = type(content.get(name)).__name__
-            raise ValueError(f"{path}: is no model, as its {name} is a {held} and not a {kind.__name__}; take a copy")
+            raise ValueError(
+                f"{path}: is no model, as its {name} is a {type(content.get(name)).__name__} and not a "
+                f"{kind.__name__}; restore it from a copy"
+            )
     return content
 
 

@@ -295,7 +295,7 @@ def _patch(plan: Plan) -> Decision:
     budget = plan.budget.patch_voxels
     shape = [max(1, round(size)) for size in plan.shape]
     units = plan.units(shape)
-    sides = _multiples(shape, units)
+    sides = [math.ceil(size / step) * step for size, step in zip(shape, units, strict=True)]
     reason = "a patch holds a whole case, rounded up"
     # A network that always halves so often needs more than one voxel at its coarsest level to scale.
     most = math.prod(units) if plan.built_in.factors else 0
@@ -315,10 +315,6 @@ def _patch(plan: Plan) -> Decision:
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
     size, unit = (" x ".join(map(str, values)) for values in (shape, units))
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
-
-
-def _multiples(sides: Sequence[int], units: Triple) -> list[int]:
-    return [math.ceil(size / step) * step for size, step in zip(sides, units, strict=True)]
 
 
 def _batch_size(plan: Plan) -> Decision:

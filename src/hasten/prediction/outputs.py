@@ -146,7 +146,7 @@ def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[s
     infer = members[0].content["config"]["infer"]
     return {
         "networks": {str(member.where): hash_file(member.where) for member in members},
-        "infer": {name: value for name, value in infer.items() if name not in ("batch_size", "sums_on_host")},
+        "infer": {name: value for name, value in infer.items() if name != "batch_size"},
         "postprocessing": {str(value): asdict(cleaning) for value, cleaning in cleanings.items()},
     }
 

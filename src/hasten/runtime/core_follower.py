@@ -53,7 +53,7 @@ class CoreFollower:
         anew: of the next moment alone, and decide by that. What ran since the last reading (compilers, the preparation
         of cases) says nothing of what a measurement will meet.
         """
-        if not anew and self._clock() - self._read_at < _EVERY_S:
+        if self._clock() - self._read_at < _EVERY_S:
             return
         others = self._meter.others()
         if anew:
