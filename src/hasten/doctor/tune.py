@@ -23,7 +23,6 @@ FIELDS = {
     "train.channels_last": "channels-last",
     "train.fused_kernels": "fused kernels",
     "train.compile": "compiled network",
-    "sample.compile": "compiled batch program",
 }
 """The fields that are measured, and the accelerator whose measurement decides each."""
 

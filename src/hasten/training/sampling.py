@@ -66,7 +66,7 @@ def choose_program(
     program = make(compile=bool(requested))
     _build_kernels(program.latest)
     set_by: SetBy = "default" if requested is None else "user"
-    why = "not asked for: `hasten tune` measures whether sample.compile pays" if requested is None else GIVEN
+    why = "not asked for; sample.compile=true compiles it" if requested is None else GIVEN
     accelerators = {"compiled batch program": Accelerator(program.compiled, set_by, program.why or why)}
     segment = program.latest
     on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
