@@ -58,6 +58,8 @@ CHOICES = {
     "batch of 2": ("sample.batch_size=2",),
     "batch of 8": ("sample.batch_size=8",),
     "smaller patches at first": ("sample.stages=[[0.3,0.5],[0.6,0.75]]",),
+    "five levels": ("network.channels=[16,32,64,128,256]",),
+    "six levels": ("network.channels=[16,32,64,128,256,256]",),
 }
 """Settings by name. `x2` is a spacing of which no side is below twice the data's finest."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 
 class _Span:
     """One name's time. Re-entering it while it is open adds nothing: only the outermost span counts."""
@@ -142,4 +140,6 @@ def process_start_seconds() -> float:
             return since
     except (OSError, AttributeError, ValueError, IndexError):
         pass
+    import psutil  # not at the top: loading it takes a tenth of `hasten --help`
+
     return max(0.0, time.time() - psutil.Process().create_time())
