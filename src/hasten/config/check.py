@@ -30,7 +30,7 @@ from hasten.config.schema import (
 )
 from hasten.config.size import parse_duration, parse_size
 from hasten.config.url import is_url, shown
-from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
+from hasten.config.user_code import is_user_code, name_mistake, own_mistakes
 from hasten.config.validate import checked_as
 
 _DAY = 86_400
@@ -124,14 +124,9 @@ def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
 
 def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
     if is_user_code(loss.name):
-        usual = LossConfig()
-        for name in ("include_background", "batch", "gamma", "alpha", "beta"):
-            if getattr(loss, name) != getattr(usual, name):
-                yield (
-                    f"loss.{name}: is a setting of the built-in losses, and loss.name={loss.name} has none; leave it "
-                    "out, or give it to your code by loss.args"
-                )
-        yield from args_mistakes("loss.args", loss.args)
+        of_built_in = ("include_background", "batch", "gamma", "alpha", "beta")
+        given = [name for name in of_built_in if getattr(loss, name) != getattr(LossConfig(), name)]
+        yield from own_mistakes("loss", "losses", loss, given)
         return
     if loss.name not in get_args(LossName):
         yield name_mistake("loss.name", loss.name, get_args(LossName))

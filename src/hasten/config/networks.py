@@ -10,7 +10,7 @@ from typing import get_args
 from hasten.config.patterns import as_lists
 from hasten.config.schema import Activation, NetworkConfig, NetworkName, Triple
 from hasten.config.settled import PlannedNetwork, fields_of
-from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
+from hasten.config.user_code import is_user_code, name_mistake, own_mistakes
 
 SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
 """Settings of NetworkConfig that not every network has; each has name, channels, strides and weights."""
@@ -172,13 +172,8 @@ def name_mistakes(network: NetworkConfig, *, code_follows: bool = False) -> Iter
     usual = fields_of(NetworkConfig())
     changed = {name for name, value in usual.items() if getattr(network, name) not in (value, ())}
     if is_own(network):
-        for name in _OF_BUILT_IN:
-            if name in changed:
-                yield (
-                    f"network.{name}: is a setting of the built-in networks, and network.name={network.name} has none; "
-                    "leave it out, or give it to your code by network.args"
-                )
-        yield from args_mistakes("network.args", network.args, GIVEN_BY_RUN)
+        unused = [name for name in _OF_BUILT_IN if name in changed]
+        yield from own_mistakes("network", "networks", network, unused, GIVEN_BY_RUN)
         if network.divisor is not None and min(network.divisor) < 1:
             yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
         return

@@ -22,6 +22,7 @@ from hasten.config.load import dump_run, load_run
 from hasten.config.patterns import first_few
 from hasten.config.resume_rules import flat, text_of
 from hasten.config.schema import RunConfig
+from hasten.config.settled import with_settings
 from hasten.distribute.world import detect_world
 from hasten.evaluation.crossval import score_fold, summarise
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
@@ -129,14 +130,11 @@ def with_folds(config: RunConfig) -> RunConfig:
         return config
     if split.by is not None or split.fraction is not None or split.validation:
         raise ValueError("data.split: splits the cases once; leave it out, or set data.split.by=fold (or nnunet)")
-    return dataclasses.replace(
-        config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
-    )
+    return with_settings(config, "data", split=dataclasses.replace(split, by="fold"))
 
 
 def at_fold(config: RunConfig, fold: int | None) -> RunConfig:
-    split = dataclasses.replace(config.data.split, fold=fold)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    return with_settings(config, "data", split=dataclasses.replace(config.data.split, fold=fold))
 
 
 def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:

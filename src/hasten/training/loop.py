@@ -319,9 +319,8 @@ class Loop:
             where=where,
         )
         update.skipped.fill_(int(state["extra"]["skipped"]))
-        self.components.paced.start_at(self.first, state["extra"].get("position", self.first))
-        states = state["extra"].get("random_states", [])
-        take_up_random(states, self.world, self.device, seed=self.train.seed, step=self.first)
+        self.components.paced.start_at(self.first, state["extra"]["position"])
+        take_up_random(state["extra"]["random_states"], self.world, self.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
         best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, self.evaluator.metric) if self.world.first else None
         self.best = broadcast_from_rank0(self.world, best)

@@ -29,7 +29,7 @@ from hasten.config.patterns import first_few
 from hasten.config.plan import decide_settings
 from hasten.config.scalings import length_mistakes
 from hasten.config.schema import RunConfig, SplitConfig
-from hasten.config.settled import PlannedRun
+from hasten.config.settled import PlannedRun, with_settings
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
 from hasten.nets.build import Loss, build_loss, build_network
@@ -99,8 +99,7 @@ class RunPlan:
 
 def with_train(planned: RunPlan, **settled: Any) -> RunPlan:
     """The plan with these fields of `train` replaced."""
-    train = dataclasses.replace(planned.config.train, **settled)
-    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
+    return dataclasses.replace(planned, config=with_settings(planned.config, "train", **settled))
 
 
 def tell_data(planned: RunPlan, clock: Clock) -> None:
@@ -152,7 +151,7 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
             "set it to false, or set data.regions={} to learn the plain classes"
         )
     split, split_decision = choose_split(case_set, config.data.split)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    config = with_settings(config, "data", split=split)
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, cached)
@@ -177,7 +176,7 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
         full, decisions = with_tried_divisor(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
-        full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
+        full = with_settings(full, "augment", digest=augmentation.digest)
     return RunPlan(
         config=full,
         decisions={"data.split.by": split_decision, **decisions},
@@ -202,7 +201,7 @@ def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | 
         members=tuple(region.members for region in regions_of(case_set)),
         ignore_index=ignore_index,
     )
-    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
+    return with_settings(config, "loss", digest=digest)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:

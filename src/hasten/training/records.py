@@ -31,15 +31,11 @@ class Records:
         time_s: Callable[[], float],
         first: int,
     ) -> None:
+        """steps, time_s: of the run so far; first: steps of the processes before this one."""
         observe = components.observe
         self.path = out / METRICS_JSONL
-        self.tracking = Tracking(
-            observe.trackers,
-            out,
-            run_name=out.resolve().name,
-            config=components.settings,
-            first=first,
-        )
+        run_name, config = out.resolve().name, components.settings
+        self.tracking = Tracking(observe.trackers, out, run_name=run_name, config=config, first=first)
         self.monitor = None
         if observe.monitor_every > 0:
             self.monitor = Monitor(
@@ -61,11 +57,6 @@ class Records:
         """Append one line to metrics.jsonl and send it to the trackers. Raises OSError where it can't be written."""
         append_jsonl(self.path, dict(line))
         self.tracking.log(line)
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell the trackers, before they are closed, how a run ended. summary: content of summary.json."""
-        if summary.get("status") == "interrupted":
-            self.tracking.interrupted()
 
 
 def _gpus(components: LoopComponents) -> list[str] | tuple[()]:

@@ -194,15 +194,15 @@ def run_loop(out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]]) -> d
         with loop.records.running() if loop.world.first else nullcontext():
             loop.run()
             summary = conclude()
+            if loop.status == "interrupted":
+                assert loop.stop_signal is not None
+                message = f"stopped at step {loop.done}; continue with: {command}" if loop.world.first else ""
+                raise Stopped(message, loop.stop_signal)
     except OSError as error:
         raise ValueError(
             f"{error.filename or out}: the run was stopped, as this could not be written to "
             f"({error.strerror or error}); make room there and continue with: {command}"
         ) from error
-    if loop.status == "interrupted":
-        assert loop.stop_signal is not None
-        message = f"stopped at step {loop.done}; continue with: {command}" if loop.world.first else ""
-        raise Stopped(message, loop.stop_signal)
     return summary
 
 
@@ -214,7 +214,6 @@ def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseE
             write_examples(out, components, loop, evaluator.covers.inference)
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, about_cases(components), metric=metric)
-        loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
 
@@ -243,7 +242,7 @@ def make_loop(
         if steps < done:
             raise ValueError(f"train.steps={steps}: the run in {out} has done {done} steps; give as many or more")
         try:
-            loop = make(first=done, earlier=Spent.of_checkpoint(state["extra"]))
+            loop = make(first=done, earlier=Spent(**state["extra"]["spent"]))
             loop.restore(state, str(path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{path}: ")

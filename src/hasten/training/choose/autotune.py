@@ -15,6 +15,7 @@ from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.config.networks import is_own
+from hasten.config.settled import with_settings
 from hasten.config.size import parse_size
 from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
@@ -256,7 +257,7 @@ def with_fitted_stages(planned: RunPlan, steps: int) -> RunPlan:
     """`sample.stages` as shares of the `steps` that fit into the time, which may be fewer than are planned."""
     sample, share = planned.config.sample, steps / planned.config.train.steps
     stages = tuple((share * until, factor) for until, factor in sample.stages)
-    return replace(planned, config=replace(planned.config, sample=replace(sample, stages=stages)))
+    return replace(planned, config=with_settings(planned.config, "sample", stages=stages))
 
 
 def choose_activations(planned: RunPlan, network: nn.Module) -> Accelerators:
@@ -290,8 +291,7 @@ def choose_batch_size(planned: RunPlan, network: nn.Module) -> tuple[RunPlan, Ac
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
     text = f"{found} patches instead of {batch_size}: the largest batch that fits"
-    sample = replace(config.sample, batch_size=found, fit_batch=False)
-    planned = replace(planned, config=replace(config, sample=sample))
+    planned = replace(planned, config=with_settings(config, "sample", batch_size=found, fit_batch=False))
     planned = with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
     return planned, {"largest batch": Accelerator(True, "measured", text)}
 

@@ -15,10 +15,11 @@ from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.schema import RunConfig
-from hasten.config.size import duration_text
+from hasten.config.settled import with_settings
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
+from hasten.observe.values import duration
 from hasten.optim.build import build_optimizer
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.device import seconds_of
@@ -153,7 +154,7 @@ class _Estimate:
     def text(self) -> str:
         """What fits, for the plan: `unet, 16 channels: 97 steps of 0.21 s fit into 40 s`."""
         first, *others = self._texts
-        return "; ".join([f"{first} fit into {duration_text(self.run_s)}", *others])
+        return "; ".join([f"{first} fit into {duration(self.run_s)}", *others])
 
 
 def _operations(planned: RunPlan) -> float:
@@ -204,7 +205,7 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
         cuda = planned.device.type == "cuda"
         config, decisions = with_network(config, decisions, name, planned.fingerprint, cuda=cuda)
     channels = tuple(round(width * each) for each in config.network.channels)
-    config = dataclasses.replace(config, network=dataclasses.replace(config.network, channels=channels))
+    config = with_settings(config, "network", channels=channels)
     decisions = {**decisions, "network.channels": dataclasses.replace(decisions["network.channels"], value=channels)}
     if network_mistake(config.network, planned.case_set.spatial_dims):
         return None
@@ -223,7 +224,7 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
     changed = {name: value for name, value in strong.items() if planned.decisions[f"sample.{name}"].open}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
-    config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
+    config = with_settings(config, "sample", **changed)
     augmentation = augmentation_of(config, planned.fingerprint, planned.ignore_index)
     return dataclasses.replace(planned, config=config, augmentation=augmentation)
 
@@ -237,8 +238,7 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
         return planned
     reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
     decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
-    config = dataclasses.replace(planned.config, sample=dataclasses.replace(sample, stages=SMALL_FIRST))
-    return dataclasses.replace(planned, config=config)
+    return dataclasses.replace(planned, config=with_settings(planned.config, "sample", stages=SMALL_FIRST))
 
 
 def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
