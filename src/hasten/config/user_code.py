@@ -56,7 +56,7 @@ def own_mistakes(
 ) -> Iterator[str]:
     """What is wrong with a section whose `name` is the user's code, and `args` what it is called with.
 
-    unused: settings that were given, and that only the built-in `kinds` have. from_run: names that the run passes itself.
+    unused: settings that were given, and only the built-in `kinds` have. from_run: names that the run passes itself.
     """
     for name in unused:
         yield (

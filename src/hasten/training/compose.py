@@ -129,7 +129,6 @@ def compose_run(
     *,
     group: Group = None,
     rank_cases: RankCases | None = None,
-    network: nn.Module | None = None,
     start: Start | None = None,
     experiments: Experiments | None = None,
     resume: bool = False,
@@ -138,9 +137,9 @@ def compose_run(
 
     The order matters, as each stage is measured with the outcome of those before it, and returns its accelerators.
 
-    rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
-    `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
-    experiments: the account of those before. resume: the stages of patches are those of the run that goes on.
+    rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. start: the
+    weights to start from. experiments: the account of those before. resume: the stages of patches are those of the run
+    that goes on.
     """
     experiments = experiments or Experiments(clock, planned.config.train.max_seconds)
     strategy, accelerators = strategy or alone(), Accelerators()
@@ -149,10 +148,9 @@ def compose_run(
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
         tell_network(planned, clock)
-        # 1. The network: built, or given, then operated on (norms fused, needless biases dropped).
-        if network is None:
-            network, surgery = operated_net(planned, start.fit.values if start is not None else None)
-            accelerators |= of_surgery(surgery, planned.device)
+        # 1. The network: built, then operated on (norms fused, needless biases dropped).
+        network, surgery = operated_net(planned, start.fit.values if start is not None else None)
+        accelerators |= of_surgery(surgery, planned.device)
         # 2. Precision and memory format, timed on the operated network and with the allocator as the run has it.
         if planned.device.type == "cpu":
             accelerators["kept host memory"] = keep_freed_memory()

@@ -92,23 +92,17 @@ def start_of(planned: RunPlan) -> Start | None:
 
     Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
     """
-    path = planned.config.network.weights
-    if path is None:
+    if planned.config.network.weights is None:
         return None
     try:
-        return fit_file(path, planned)
+        saved = read_weights(planned.config.network.weights)
     except ValueError as error:
         raise ValueError(f"network.weights: {error}") from None
-
-
-def fit_file(path: str | Path, planned: RunPlan) -> Start:
-    """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
-    saved = read_weights(path)
     state = build_net(planned).cpu().state_dict()
     try:
         fit = fit_weights(state, saved.weights)
     except ValueError as error:
-        raise ValueError(f"{saved.path}: {error}") from None
+        raise ValueError(f"network.weights: {saved.path}: {error}") from None
     return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))
 
 

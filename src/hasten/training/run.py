@@ -57,7 +57,7 @@ from hasten.training.plan import plan_to_dict
 from hasten.training.ranks import seed_rank
 from hasten.training.resume import complete_summary, resumed_run, tell_changes
 from hasten.training.stop import Stopped
-from hasten.training.summary import about_cases, write_examples, write_summary
+from hasten.training.summary import write_examples, write_summary
 from hasten.training.validate import CaseEvaluator
 
 log = logging.getLogger(__name__)
@@ -212,8 +212,9 @@ def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseE
     if loop.world.first:
         if loop.limit.allows_examples():
             write_examples(out, components, loop, evaluator.covers.inference)
-        metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, about_cases(components), metric=metric)
+        planned, metric = components.planned, f"mean_{loop.evaluator.metric}"
+        cases = {"train": len(planned.train), "validation": len(planned.validation)}
+        summary = write_summary(out, loop, {"name": planned.case_set.name, "cases": cases}, metric=metric)
     return broadcast_from_rank0(loop.world, summary)
 
 
