@@ -256,11 +256,6 @@ class Loop:
         if self.limit.expired():  # by a validation that took longer than those before
             self.limit.over, self.status = True, "time_up"
 
-    def _save_best(self, content: dict[str, Any]) -> None:
-        if self.world.first:
-            with self.clock.span("checkpoint"):
-                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
-
     def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float, last: bool) -> None:
         self.last, value, covers = score, score.value(self.evaluator.metric), self.evaluator.covers
         self.limit.validated(seconds, last=last)  # after which a validation may cover more
@@ -273,7 +268,10 @@ class Loop:
             self.best, self._best_covers = Best(value=math.nan, step=0), covers
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
-            self._save_best(self.evaluator.content(network, score, step))
+            if self.world.first:
+                with self.clock.span("checkpoint"):
+                    content = self.evaluator.content(network, score, step)
+                    self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
         if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         if self.progress:

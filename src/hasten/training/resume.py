@@ -44,10 +44,8 @@ def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
     """
     idle = [f"{name}={text_of(now)}" for name, (_, now) in changes.items() if rule_of(name, rules).kind == "training"]
     if idle:
-        raise ValueError(
-            f"{out}: the run is complete; {', '.join(idle)} would change nothing: start another run in a new --out, "
-            f"or raise {more}"
-        )
+        remedy = f"start another run in a new --out, or raise {more}"
+        raise ValueError(f"{out}: the run is complete; {', '.join(idle)} would change nothing: {remedy}")
     log.warning("%s: the run is complete; nothing is left to train", out)
 
 

@@ -261,10 +261,8 @@ def _newest(out: Path) -> dict[str, Any] | None:
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
     if checkpoint is None and (out / SUMMARY_JSON).exists():
-        raise ValueError(
-            f"{checkpoints.path}: missing, though the run in {out} had ended; restore it from a copy, or train into "
-            "another --out"
-        )
+        remedy = "restore it from a copy, or train into another --out"
+        raise ValueError(f"{checkpoints.path}: missing, though the run in {out} had ended; {remedy}")
     if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
     return checkpoint

@@ -30,7 +30,6 @@ from hasten.nets.size import small_image
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
-from hasten.observe.clock import Clock
 from hasten.runtime.batch_size import find_batch_size_for
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import memory_format
@@ -240,11 +239,6 @@ def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
     return image.to(planned.device)
 
 
-def time_left(planned: RunPlan, clock: Clock) -> float:
-    """Seconds until train.max_seconds; infinite without it."""
-    return clock.left(planned.config.train.max_seconds)
-
-
 def steps_to_come(planned: RunPlan, experiments: Experiments, step_seconds: float) -> int:
     """The steps of the run, or those that fit into its time. step_seconds: 0 where that was not measured."""
     steps = planned.config.train.steps
@@ -308,9 +302,8 @@ def choose_compiled(
     if requested is not False and _has_data_dependent_flow(planned, network):
         outcome = Accelerator(False, "data", _DATA_DEPENDENT_FLOW)
     elif requested is None and planned.device.type == "cuda":
-        outcome = Accelerator(
-            False, "default", "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
-        )
+        reason = "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
+        outcome = Accelerator(False, "default", reason)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
         reason = "not tried where several processes share the step; set train.compile"
