@@ -147,7 +147,8 @@ def _budget(train: schema.TrainConfig) -> Iterator[str]:
         yield wrong("train.budget", "must be a time with a unit, such as 90s, 10min or 1h30m", train.budget)
         return
     if train.max_seconds is not None and train.max_seconds != seconds:
-        yield f"train.max_seconds: is {train.max_seconds:g}, and train.budget={train.budget} differs; give one of them"
+        budget = f"train.budget={train.budget} is {seconds:g} seconds"
+        yield f"train.max_seconds: is {train.max_seconds:g}, and {budget}; give one of them"
 
 
 def check_observe(observe: schema.ObserveConfig) -> Iterator[str]:

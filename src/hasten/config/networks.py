@@ -98,7 +98,8 @@ def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
     """The first reason why a built-in network can't be built."""
     channels, strides = network.channels, network.strides
     if len(strides) != len(channels) - 1:
-        return f"network.strides: {len(strides)} for {len(channels)} levels of network.channels; give one fewer"
+        levels = f"{len(channels)} levels of network.channels"
+        return f"network.strides: {len(strides)} strides for {levels}; give {len(channels) - 1}, one between two levels"
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
         return f"network.strides: {as_lists(strides)} halve the depth of 2-D images; use {flat}"

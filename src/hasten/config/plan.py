@@ -362,10 +362,6 @@ def _validate_every(plan: Plan) -> Decision:
     return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps", "default")
 
 
-def _checkpoint_every(plan: Plan) -> Decision:
-    return Decision(plan.config.train.validate_every, "with every validation", "default")
-
-
 def validation_steps(steps: int, *, limited: bool) -> int:
     """Steps between validations; with a time limit there are fewer, as each reduces the time to train."""
     return max(1, min(steps, max(25, steps // (10 if limited else 30))))
@@ -390,6 +386,6 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule", "default")),
     ("train.validate_every", _validate_every),
-    ("train.checkpoint_every", _checkpoint_every),
+    ("train.checkpoint_every", lambda plan: Decision(plan.config.train.validate_every, "with validations", "default")),
     ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch", "default")),
 )

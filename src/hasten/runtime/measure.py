@@ -31,7 +31,7 @@ from hasten.observe.env import cpu_model
 from hasten.runtime.batch_size import release_memory
 from hasten.runtime.core_follower import follow_cores
 from hasten.runtime.device import synchronize
-from hasten.runtime.memory_format import memory_format, to_layout
+from hasten.runtime.memory_format import memory_format, to_layout, to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import autocast, tensor_cores
 from hasten.runtime.variant import Variant, VariantTimes, keep, read_kept
@@ -321,8 +321,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant, *, dropouts: bool 
 
     It is in training mode but, unless `dropouts`, without those: their draws would drown what is compared.
     """
-    layout = memory_format(probe.spatial_dims, variant.channels_last)
-    network_copy = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
+    network_copy = to_memory_format(copy.deepcopy(network), probe.spatial_dims, variant.channels_last).train()
     fused_norms(network_copy, variant.fused_kernels)
     for module in network_copy.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):

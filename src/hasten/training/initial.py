@@ -127,7 +127,8 @@ def read_weights(path: str | Path) -> Saved:
     place = _state_dict(content)
     if place is None:
         top_level = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(f"{file}: holds no state dict at its top or under {', '.join(_NESTED)} (it has {top_level})")
+        looked = f"looked at its top and under {', '.join(_NESTED)}"
+        raise ValueError(f"{file}: holds no state dict (it has {top_level}); {looked}")
     key, weights = place
     # torch has no isfinite for floats of one byte.
     wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}

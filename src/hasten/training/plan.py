@@ -155,23 +155,17 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
+    num_outputs = len(case_set.regions or case_set.labels)
     full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
-    _raise(
-        memory_mistakes(
-            full,
-            fingerprint,
-            num_outputs=len(case_set.regions or case_set.labels),
-            device=device,
-            num_ranks=world.size if world is not None else 1,
-        )
-    )
+    ranks = world.size if world is not None else 1
+    _raise(memory_mistakes(full, fingerprint, num_outputs=num_outputs, device=device, num_ranks=ranks))
     ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
         members = tuple(region.members for region in regions_of(case_set))
         digest = check_custom_loss(
             full.loss,
-            num_outputs=len(case_set.regions or case_set.labels),
+            num_outputs=num_outputs,
             spatial_dims=case_set.spatial_dims,
             members=members,
             ignore_index=ignore_index,

@@ -68,17 +68,11 @@ def _gpus(components: LoopComponents) -> list[str] | tuple[()]:
     return ()
 
 
-class RankLog:
-    """Lines of this rank in ranks/rank-<r>.jsonl of the run's folder."""
-
-    def __init__(self, out: Path, world: World) -> None:
-        self.path = out / RANKS / f"rank-{world.rank}.jsonl"
-        self.who = {"rank": world.rank, "host": world.host}
-
-    def record(self, line: Mapping[str, Any]) -> None:
-        """Append one line, with the rank and its host."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_jsonl(self.path, {**self.who, **line})
+def record_of_rank(out: Path, world: World, line: Mapping[str, Any]) -> None:
+    """Append a line of this rank, with its number and host, to ranks/rank-<r>.jsonl of the run's folder."""
+    path = out / RANKS / f"rank-{world.rank}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_jsonl(path, {"rank": world.rank, "host": world.host, **line})
 
 
 class TrainLog:

@@ -91,8 +91,10 @@ class TimeLimit:
             least = self.time_s() + self.closing_s + self.last_validation_s + _LOOK_S
             phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
-                f"{setting}: no time is left to train, after {self.time_s():.0f} s in all, {clock.elapsed:.0f} s of it "
-                f"of this start ({phases}); give at least {math.ceil(least)} s (prepared cases are in the cache)"
+                f"{setting}: no time is left to train. The run has taken {self.time_s():.0f} s, "
+                f"{clock.elapsed:.0f} s of it to start this process ({phases}), and {self.closing_s:.0f} s are kept "
+                f"for what follows the training. Give at least {math.ceil(least)} s; prepared cases stay in the cache, "
+                "so the next start is faster"
             )
 
     def after_step(self, step: int, trained_s: float) -> None:
