@@ -114,24 +114,20 @@ def choose_variant_on_all(
     Also returns the seconds of a forward and backward pass.
     """
     world = strategy.world
-
-    def measured() -> tuple[Variant, float, Accelerators]:
-        tuned, seconds, accelerators = choose_variant(planned, network, experiments)
-        return variant_of(tuned.config.train), seconds, accelerators
-
-    variant, seconds, accelerators = run_on_rank0(world, measured, group=group)
+    variant, seconds, accelerators = run_on_rank0(
+        world, lambda: choose_variant(planned, network, experiments), group=group
+    )
     if not world.first:
         keep_layers(planned, network)
     if world.size > 1:
         accelerators["strategy"] = Accelerator(True, "user", f"{strategy.name} on {world.size} processes")
-    planned = _with_variant(planned, variant)
     fused_norms(network, variant.fused_kernels)
-    return planned, seconds, accelerators
+    return with_variant(planned, variant), seconds, accelerators
 
 
 def choose_variant(
     planned: RunPlan, network: nn.Module, experiments: Experiments
-) -> tuple[RunPlan, float, Accelerators]:
+) -> tuple[Variant, float, Accelerators]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
     Modifies `network` in place: layers that must not run in a 16-bit type stay in float32.
@@ -174,7 +170,7 @@ def choose_variant(
     }
     if planned.device.type == "cuda":
         accelerators["fused kernels"] = outcome(variant.fused_kernels, train.fused_kernels)
-    return _with_variant(planned, variant), seconds, accelerators
+    return variant, seconds, accelerators
 
 
 def _short_run(
@@ -204,7 +200,7 @@ def _short_run(
     return is_short
 
 
-def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
+def with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
     """`planned` with the variant. On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})

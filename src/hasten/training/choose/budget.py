@@ -24,7 +24,6 @@ from hasten.optim.build import build_optimizer
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.device import seconds_of
 from hasten.runtime.memory_format import to_memory_format
-from hasten.runtime.variant import variant_of
 from hasten.training.choose.autotune import STEPS_SHARE, choose_variant, operated_net
 from hasten.training.choose.experiments import Experiments
 from hasten.training.plan import RunPlan, augmentation_of, network_size, plan_run, plan_to_dict, with_train
@@ -251,10 +250,9 @@ def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
     # Freed memory is kept as in the run: new pages for every pass would nearly double its time.
     with experiments.running(), random_state_kept(planned.device), kept_memory():
         network, _ = operated_net(brief)
-        settled, passes, _ = choose_variant(brief, network, experiments)
-        train, dims = settled.config.train, planned.case_set.spatial_dims
-        to_memory_format(network, dims, variant_of(train).channels_last)
-        optimizer = build_optimizer(network, train)
+        variant, passes, _ = choose_variant(brief, network, experiments)
+        to_memory_format(network, planned.case_set.spatial_dims, variant.channels_last)
+        optimizer = build_optimizer(network, brief.config.train)
         times: list[float] = []
         for _ in range(3):
             for parameter in network.parameters():
