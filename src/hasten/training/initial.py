@@ -134,7 +134,8 @@ def read_weights(path: str | Path) -> Saved:
     wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
     broken = [name for name, value in wide.items() if not value.isfinite().all()]
     if broken:
-        raise ValueError(f"{file}: holds NaN or infinite values, as in {broken[0]}; take an earlier checkpoint")
+        found = f"holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}"
+        raise ValueError(f"{file}: {found}; take an earlier checkpoint of that training")
     return Saved(path=file, key=key, weights=weights, sha256=sha256)
 
 
