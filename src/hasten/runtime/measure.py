@@ -41,8 +41,7 @@ log = logging.getLogger(__name__)
 _ROUNDS = (5, 12)
 """Minimum and maximum number of rounds; an interval needs at least five."""
 _SHORT_RUN = 4000
-"""A run of fewer passes is measured in the minimum of rounds: further ones would cost more time than a gain that these
-don't show could save."""
+"""A run of fewer passes is measured in the fewest rounds: more of them would cost more time than they could save."""
 MEASURE_S = 30.0
 """Seconds after which a measurement starts no further round."""
 _LEAST = 0.03

@@ -86,8 +86,7 @@ class VariantTimes:
     others: float = 0.0
     """Cores that other programs used meanwhile, where that makes the times doubtful."""
     rounds: int = 1
-    """Maximum number of rounds; 0 where the variant was only checked, and not compared with others, and 1 where there
-    was no time for enough rounds."""
+    """Most rounds; 0 where the variant was only checked, not compared, and 1 where there was no time for enough."""
 
     @property
     def pass_s(self) -> float:

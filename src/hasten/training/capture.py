@@ -70,8 +70,7 @@ def captured_run(step: TrainStep, segment: Segment) -> CapturedStep:
 
 
 _State = tuple[list[Tensor], list[Tensor]]
-"""What a step starts from and changes: tensors, and the generators, as a dropout must draw the same masks in the steps
-that are compared."""
+"""What a step starts from and changes: tensors, and the generators, as its dropouts must draw the same masks."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -32,7 +32,16 @@ def prepare_cases(
     """
     with local_rank0_first(strategy.world, group):
         arena = arena_of(planned, tick=_within(planned, clock))
-    parts = _own_parts(planned, strategy) if planned.config.distribute.parts else None
+    parts = None
+    if planned.config.distribute.parts:
+        ids, share = [case.id for case in planned.train], share_of(planned, strategy)
+        size = strategy.world.local_size
+        parts = rank_cases(
+            planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device, local_size=size
+        )
+        parts.arena(0)
+        if strategy.world.first:
+            log.info("training cases: %s", part_balance(parts.assignment))
     # Now the label maps are known.
     case_set, used = planned.case_set, (planned.train, planned.validation)
     declared = source_warnings(case_set, planned.config.data.split, planned.fingerprint, *used)
@@ -73,19 +82,6 @@ def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
     if config.distribute.parts:
         return whole(replace(config.cache, home="file"))
     return whole(config.cache, device=str(planned.device))
-
-
-def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
-    """This rank's training cases, in memory."""
-    ids, world = [case.id for case in planned.train], strategy.world
-    share, size = share_of(planned, strategy), world.local_size
-    parts = rank_cases(
-        planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device, local_size=size
-    )
-    parts.arena(0)
-    if world.first:
-        log.info("training cases: %s", part_balance(parts.assignment))
-    return parts
 
 
 def homes_of(arena: Arena, parts: RankCases | None) -> Accelerators:

@@ -70,10 +70,17 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
     slice_strided(network)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
-    if is_own(planned.config.network):
-        surgery = _operated_custom(planned, network)
-    else:
+    name, surgery = planned.config.network.name, Surgery()
+    if not is_own(planned.config.network):
         surgery = operate_built(network, lambda: example_of(planned, small=True))
+    elif _has_data_dependent_flow(planned, network):
+        # Surgery by tracing covers one execution path; a network with several must not rely on it.
+        log.warning("%s: decides by values on its way; it is trained unchanged, uncompiled", name)
+    else:
+        try:
+            surgery = operate(network, example_of(planned, small=True))
+        except ValueError as error:
+            log.warning("%s: is trained as it is, as %s", name, error)
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
     return network, surgery
 
@@ -81,20 +88,6 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
 def _has_data_dependent_flow(planned: RunPlan, network: nn.Module) -> bool:
     """Whether this is a user-defined network whose control flow depends on the image's values."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
-
-
-def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
-    """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
-    if _has_data_dependent_flow(planned, network):
-        log.warning(
-            "%s: decides by values on its way; it is trained unchanged, uncompiled", planned.config.network.name
-        )
-        return Surgery()
-    try:
-        return operate(network, example_of(planned, small=True))
-    except ValueError as error:
-        log.warning("%s: is trained as it is, as %s", planned.config.network.name, error)
-        return Surgery()
 
 
 def of_surgery(surgery: Surgery, device: torch.device) -> Accelerators:

@@ -49,8 +49,7 @@ higher Dice, and runs on crops a lower one (docs/engine.md)."""
 STAGED_STEPS = 200
 """Fewest steps with these: shares of fewer, where the estimate is off, would leave none on full patches."""
 MORE = 4
-"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster than they
-were here."""
+"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster."""
 _PASSES = 7
 """Passes, and what a network's building takes in passes, of timing its step."""
 _OFF = 2.0
