@@ -88,9 +88,7 @@ def observed_times(rounds: int) -> dict[str, list[float]]:
         done = 0
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            tracking = stack.enter_context(
-                Tracking(("tensorboard",), folder, project="overhead", run_name="overhead", config={})
-            )
+            tracking = stack.enter_context(Tracking(("tensorboard",), folder, run_name="overhead", config={}))
             monitor = Monitor(folder, every=1.0, steps=lambda: done, tell=lambda _: None, send=tracking.log)
             stack.enter_context(monitor)
             begin = time.perf_counter()

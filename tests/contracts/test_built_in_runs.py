@@ -16,7 +16,7 @@ from hasten.nets.build import build_network
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.export import export_weights
 from hasten.prediction.predict import predict
-from hasten.training.initial import fit_file
+from hasten.training.initial import start_of
 from hasten.training.plan import build_net, plan_run
 from hasten.training.run import train
 from tests.training.runs import assert_same_run, at_step, checkpoint, config_of, resumed
@@ -121,7 +121,9 @@ def test_a_run_starts_from_a_checkpoint_of_nnunet(name: str, source: Path, tmp_p
         "train.learning_rate=1e-12",
         "train.weight_decay=0",
     )
-    fit = fit_file(file, plan_run(started)).fit
+    start = start_of(plan_run(started))
+    assert start is not None
+    fit = start.fit
     assert set(fit.taken) == set(trained.state_dict())
     assert not {*fit.adapted, *fit.left, *fit.unused}
     train(started, tmp_path / "run")

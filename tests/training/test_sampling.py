@@ -66,9 +66,7 @@ class _Callable:
 
 def judged(gain: float) -> Comparison:
     """Five rounds in which the other program was so many times as fast."""
-    arm = Compared(
-        arm="other", base_s=gain, arm_s=1.0, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why=""
-    )
+    arm = Compared(arm="other", gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
     return Comparison(base="eager", seconds={"eager": [gain] * 5, "other": [1.0] * 5}, others=0.0, arms={"other": arm})
 
 

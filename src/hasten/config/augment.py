@@ -33,8 +33,7 @@ def chain_name(augment: AugmentConfig) -> str:
 
 
 def override_items(override: Mapping[str, Any]) -> dict[str, Any]:
-    """Value by "Operation.field"; {"Gamma": {"prob": 0.2}}, as augment.override.Gamma.prob=0.2 gives it, is the same as
-    {"Gamma.prob": 0.2}."""
+    """Value by "Operation.field"; {"Gamma": {"prob": 0.2}} is the same as {"Gamma.prob": 0.2}."""
     items: dict[str, Any] = {}
     for name, value in override.items():
         items |= (

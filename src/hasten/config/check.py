@@ -8,29 +8,16 @@ import re
 from collections.abc import Iterator
 from typing import get_args
 
+from hasten.config import schema
 from hasten.config.augment import augment_mistakes
 from hasten.config.networks import is_own, name_mistakes
 from hasten.config.patterns import as_lists
 from hasten.config.regions import region_mistakes
 from hasten.config.scalings import window_mistakes
-from hasten.config.schema import (
-    CacheConfig,
-    DataConfig,
-    DistributeConfig,
-    InferConfig,
-    LossConfig,
-    LossName,
-    NetworkConfig,
-    ObserveConfig,
-    PrepareConfig,
-    RunConfig,
-    SampleConfig,
-    Stages,
-    TrainConfig,
-)
+from hasten.config.schema import LossConfig, LossName, RunConfig, Stages
 from hasten.config.size import parse_duration, parse_size
 from hasten.config.url import is_url, shown
-from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
+from hasten.config.user_code import is_user_code, name_mistake, own_mistakes
 from hasten.config.validate import checked_as
 
 _DAY = 86_400
@@ -63,7 +50,7 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
     ]
 
 
-def _data(data: DataConfig) -> Iterator[str]:
+def _data(data: schema.DataConfig) -> Iterator[str]:
     split = data.split
     at = "data.split"
     if split.by not in ("list", None) and split.validation:
@@ -75,7 +62,7 @@ def _data(data: DataConfig) -> Iterator[str]:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
 
 
-def _prepare(prepare: PrepareConfig) -> Iterator[str]:
+def _prepare(prepare: schema.PrepareConfig) -> Iterator[str]:
     code = prepare.orientation
     if code is not None and (len(code) != 3 or any(len(set(code) & set(pair)) != 1 for pair in ("RL", "AP", "SI"))):
         yield wrong(
@@ -88,7 +75,7 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
     yield from window_mistakes(prepare)
 
 
-def _cache(cache: CacheConfig) -> Iterator[str]:
+def _cache(cache: schema.CacheConfig) -> Iterator[str]:
     if cache.dir and is_url(cache.dir):
         yield wrong("cache.dir", "must be a local folder", shown(cache.dir))
     for name in ("device", "ram"):
@@ -100,7 +87,7 @@ def _cache(cache: CacheConfig) -> Iterator[str]:
             yield f"cache.{name}: is used only with cache.home: auto (given: {cache.home}); leave one of them out"
 
 
-def _sample(sample: SampleConfig) -> Iterator[str]:
+def _sample(sample: schema.SampleConfig) -> Iterator[str]:
     yield from _stages("sample.stages", sample.stages or (), last=1.0)
     low, high = sample.scale_range or (1.0, 1.0)
     if not _SMALLEST <= low <= high <= _STRONGEST:
@@ -108,7 +95,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
         yield wrong("sample.scale_range", rule, (low, high))
 
 
-def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
+def _network(network: schema.NetworkConfig, *, code_follows: bool) -> Iterator[str]:
     yield from name_mistakes(network, code_follows=code_follows)
     if is_own(network):
         return
@@ -124,14 +111,9 @@ def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
 
 def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
     if is_user_code(loss.name):
-        usual = LossConfig()
-        for name in ("include_background", "batch", "gamma", "alpha", "beta"):
-            if getattr(loss, name) != getattr(usual, name):
-                yield (
-                    f"loss.{name}: is a setting of the built-in losses, and loss.name={loss.name} has none; leave it "
-                    "out, or give it to your code by loss.args"
-                )
-        yield from args_mistakes("loss.args", loss.args)
+        of_built_in = ("include_background", "batch", "gamma", "alpha", "beta")
+        given = [name for name in of_built_in if getattr(loss, name) != getattr(LossConfig(), name)]
+        yield from own_mistakes("loss", "losses", loss, given)
         return
     if loss.name not in get_args(LossName):
         yield name_mistake("loss.name", loss.name, get_args(LossName))
@@ -142,7 +124,7 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
         yield "loss.alpha, loss.beta: one of them must be above 0"
 
 
-def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
+def _train(train: schema.TrainConfig, batch_size: int | None) -> Iterator[str]:
     if batch_size is not None and train.accumulate > batch_size >= 1:
         yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
     yield from _stages("train.milestones", train.milestones, last=math.inf)
@@ -156,7 +138,7 @@ def check_device(device: str) -> Iterator[str]:
         yield wrong("train.device", "must be auto, cpu, cuda or cuda:N", device)
 
 
-def _budget(train: TrainConfig) -> Iterator[str]:
+def _budget(train: schema.TrainConfig) -> Iterator[str]:
     if train.budget is None:
         return
     try:
@@ -165,26 +147,24 @@ def _budget(train: TrainConfig) -> Iterator[str]:
         yield wrong("train.budget", "must be a time with a unit, such as 90s, 10min or 1h30m", train.budget)
         return
     if train.max_seconds is not None and train.max_seconds != seconds:
-        yield (
-            f"train.max_seconds: is {train.max_seconds:g}, and train.budget={train.budget} is {seconds:g} seconds; "
-            "give one of them"
-        )
+        budget = f"train.budget={train.budget} is {seconds:g} seconds"
+        yield f"train.max_seconds: is {train.max_seconds:g}, and {budget}; give one of them"
 
 
-def check_observe(observe: ObserveConfig) -> Iterator[str]:
+def check_observe(observe: schema.ObserveConfig) -> Iterator[str]:
     every = observe.monitor_every
     if every != 0 and not 0.05 <= every <= _DAY:
         yield wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
 
 
-def _distribute(distribute: DistributeConfig) -> Iterator[str]:
+def _distribute(distribute: schema.DistributeConfig) -> Iterator[str]:
     if distribute.exchange_every and not distribute.parts:
         yield "distribute.exchange_every: needs distribute.parts, as every process sees all cases without them"
     if distribute.strategy == "horovod" and distribute.gradients == "bf16":
         yield "distribute.gradients: horovod sends no bf16; use fp16 or fp32"
 
 
-def _infer(infer: InferConfig) -> Iterator[str]:
+def _infer(infer: schema.InferConfig) -> Iterator[str]:
     if len(set(infer.flip_axes)) < len(infer.flip_axes):
         yield wrong("infer.flip_axes", "must name each axis once", infer.flip_axes)
 

@@ -35,8 +35,7 @@ class Fingerprint:
     sampled_cases: int
     """How many cases (evenly spaced over the list) the figures below were read from."""
     intensity: dict[str, tuple[float, ...]]
-    """Statistics of the whole sampled images, one value per channel for each of min, p0_5, p50, p99_5, max, mean, std.
-    """
+    """Statistics of the whole sampled images: a value per channel for min, p0_5, p50, p99_5, max, mean and std."""
     foreground_intensity: dict[str, tuple[float, ...]]
     """Statistics of the labelled voxels only, as in `intensity`."""
     class_voxels: dict[int, float]

@@ -18,6 +18,7 @@ import yaml
 from hasten.config.check import check_run
 from hasten.config.patterns import as_lists
 from hasten.config.schema import RunConfig
+from hasten.config.settled import with_settings
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
 from hasten.config.validate import checked_as, dotted, prefixes, sections, value_at
@@ -62,7 +63,7 @@ def load_source(source: str, overrides: Sequence[str]) -> RunConfig:
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
     config = load_run(None, overrides)
     named = source if is_url(source) else str(Path(source).absolute())
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+    return with_settings(config, "data", source=named)
 
 
 def _as_texts(overrides: Any) -> list[str]:
@@ -136,12 +137,10 @@ def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: 
     """`config` with every file absolute. folder: base of a relative (section, field); default the current folder."""
     for key in _PATHS:
         section, name = map(str, key)
-        fields = getattr(config, section, None)
         absolute = absolute_code if key in _CODE else _absolute
-        value = getattr(fields, name, None)
+        value = getattr(getattr(config, section, None), name, None)
         if value:
-            fields = dataclasses.replace(fields, **{name: absolute(value, folder(key))})  # type: ignore[type-var]
-            config = dataclasses.replace(config, **{section: fields})  # type: ignore[type-var]
+            config = with_settings(config, section, **{name: absolute(value, folder(key))})
     return config
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 from hasten.config.patterns import as_lists
 from hasten.config.schema import Activation, NetworkConfig, NetworkName, Triple
 from hasten.config.settled import PlannedNetwork, fields_of
-from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
+from hasten.config.user_code import is_user_code, name_mistake, own_mistakes
 
 SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
 """Settings of NetworkConfig that not every network has; each has name, channels, strides and weights."""
@@ -90,20 +90,16 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
             continue
         having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
         value = as_lists(getattr(network, name))
-        yield (
-            f"network.{name}: network.name={network.name} has no such setting (given {value}); leave it out, or use "
-            f"one of {having}"
-        )
+        given = f"network.{name}: network.name={network.name} has no such setting (given {value})"
+        yield f"{given}; leave it out, or use one of {having}"
 
 
 def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
     """The first reason why a built-in network can't be built."""
     channels, strides = network.channels, network.strides
     if len(strides) != len(channels) - 1:
-        return (
-            f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
-            f"give {len(channels) - 1}, one between each two neighbouring levels"
-        )
+        levels = f"{len(channels)} levels of network.channels"
+        return f"network.strides: {len(strides)} strides for {levels}; give {len(channels) - 1}, one between two levels"
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
         return f"network.strides: {as_lists(strides)} halve the depth of 2-D images; use {flat}"
@@ -122,15 +118,9 @@ def _levels(network: PlannedNetwork, levels: int) -> Iterator[str]:
     if levels <= built_in.fewest_strides:
         yield f"network.channels: {levels} levels; {network.name} has {built_in.fewest_strides + 1} or more"
     if built_in.every_output and heads not in (0, levels - 1):
-        yield (
-            f"network.deep_supervision: {heads}; {network.name} has a coarser output behind each stride: use "
-            f"{levels - 1}, or 0 for none"
-        )
+        yield f"network.deep_supervision: {heads}; {network.name} has one behind each stride: use {levels - 1}, or 0"
     elif not built_in.every_output and 1 < levels <= heads + 1:
-        yield (
-            f"network.deep_supervision: {heads}; there is an output at each level but the coarsest: use {levels - 2} "
-            "or less"
-        )
+        yield f"network.deep_supervision: {heads}; each level but the coarsest has an output: use {levels - 2} or less"
 
 
 def _halving(
@@ -172,13 +162,8 @@ def name_mistakes(network: NetworkConfig, *, code_follows: bool = False) -> Iter
     usual = fields_of(NetworkConfig())
     changed = {name for name, value in usual.items() if getattr(network, name) not in (value, ())}
     if is_own(network):
-        for name in _OF_BUILT_IN:
-            if name in changed:
-                yield (
-                    f"network.{name}: is a setting of the built-in networks, and network.name={network.name} has none; "
-                    "leave it out, or give it to your code by network.args"
-                )
-        yield from args_mistakes("network.args", network.args, GIVEN_BY_RUN)
+        unused = [name for name in _OF_BUILT_IN if name in changed]
+        yield from own_mistakes("network", "networks", network, unused, GIVEN_BY_RUN)
         if network.divisor is not None and min(network.divisor) < 1:
             yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
         return

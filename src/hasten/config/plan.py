@@ -17,22 +17,14 @@ from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.decision import CPU, GPU, Budget, Decision, set_by_user
 from hasten.config.fingerprint import Fingerprint, coarser_spacing
 from hasten.config.networks import NETWORKS, BuiltIn, is_own
-from hasten.config.plan_network import (
-    decide_channels,
-    decide_kernel_size,
-    decide_name,
-    decide_strides,
-    halvings,
-)
+from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides, halvings
 from hasten.config.scalings import canonical, kinds_of, window_mistakes
 from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
-from hasten.config.settled import PlannedRun, fields_of, planned_run
+from hasten.config.settled import PlannedRun, fields_of, planned_run, with_settings
 from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
 """Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
-
-
 _SHORT_S = 300.0
 """Seconds of a run in whose few steps a patch should show twice as much of a case."""
 _BOX = 1.5
@@ -107,8 +99,7 @@ class Plan:
         decision = decide(self) if value is None else set_by_user(value)
         if decision is None:
             return
-        part = replace(getattr(self.config, section), **{key: decision.value})
-        self.config = replace(self.config, **{section: part})
+        self.config = with_settings(self.config, section, **{key: decision.value})
         self.decisions[name] = decision
 
     def merge_channels(self) -> None:
@@ -167,7 +158,7 @@ class Plan:
 
     def seen(self, spacing: Spacing) -> float:
         """Share of the median case, at this spacing, that a patch holds; 1 where it holds all that is labelled."""
-        config = replace(self.config, prepare=replace(self.config.prepare, spacing=spacing))
+        config = with_settings(self.config, "prepare", spacing=spacing)
         there = Plan(self.fingerprint, config, self.num_train, self.budget)
         patch, shape = config.sample.patch or _patch(there).value, there.shape
         share = math.prod(min(side, size) / size for side, size in zip(patch, shape, strict=True))
@@ -371,10 +362,6 @@ def _validate_every(plan: Plan) -> Decision:
     return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps", "default")
 
 
-def _checkpoint_every(plan: Plan) -> Decision:
-    return Decision(plan.config.train.validate_every, "with every validation", "default")
-
-
 def validation_steps(steps: int, *, limited: bool) -> int:
     """Steps between validations; with a time limit there are fewer, as each reduces the time to train."""
     return max(1, min(steps, max(25, steps // (10 if limited else 30))))
@@ -399,6 +386,6 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule", "default")),
     ("train.validate_every", _validate_every),
-    ("train.checkpoint_every", _checkpoint_every),
+    ("train.checkpoint_every", lambda plan: Decision(plan.config.train.validate_every, "with validations", "default")),
     ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch", "default")),
 )

@@ -29,7 +29,14 @@ def region_mistakes(regions: Regions, values: Mapping[str, int]) -> Iterator[str
             "first, as in {whole: [1, 2], core: [2]}"
         )
         return
-    yield from _wrong_values(regions, values)
+    for name, value in values.items():
+        if name not in regions:
+            yield f'data.region_values names "{name}", which is no region; the regions are {", ".join(regions)}'
+        elif value not in regions[name]:
+            yield f'data.region_values paints "{name}" with {value}; use one of its own values {list(regions[name])}'
+    repeated = [value for value in values.values() if list(values.values()).count(value) > 1]
+    if repeated:
+        yield f"data.region_values paints two regions with {repeated[0]}; give each its own value"
     for name in regions:
         visible = _visible_values(regions, name)
         if name not in values and len(visible) > 1:
@@ -42,17 +49,6 @@ def region_mistakes(regions: Regions, values: Mapping[str, int]) -> Iterator[str
 def painted_values(regions: Regions, values: Mapping[str, int]) -> dict[str, int]:
     """Label value that each region is painted with. The regions are without mistakes."""
     return {name: values[name] if name in values else _visible_values(regions, name)[0] for name in regions}
-
-
-def _wrong_values(regions: Regions, values: Mapping[str, int]) -> Iterator[str]:
-    for name, value in values.items():
-        if name not in regions:
-            yield f'data.region_values names "{name}", which is no region; the regions are {", ".join(regions)}'
-        elif value not in regions[name]:
-            yield f'data.region_values paints "{name}" with {value}; use one of its own values {list(regions[name])}'
-    repeated = [value for value in values.values() if list(values.values()).count(value) > 1]
-    if repeated:
-        yield f"data.region_values paints two regions with {repeated[0]}; give each its own value"
 
 
 def _visible_values(regions: Regions, name: str) -> list[int]:

@@ -17,8 +17,7 @@ _Config = TypeVar("_Config")
 @dataclass(frozen=True, slots=True)
 class Rule:
     kind: Literal["fixed", "training", "machine"]
-    """`fixed`: can't change; `training`: changes what is learned or measured from there on; `machine`: only how it is
-    computed or recorded."""
+    """`fixed`: can't change; `training`: changes what is learned from there on; `machine`: only how it is computed."""
     note: str = ""
     """What a user must know of a change, or can do instead of it."""
     auto: bool = False

@@ -7,12 +7,12 @@ Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval, Le
 
+from hasten.config.resume_rules import flat
 from hasten.config.size import Amount, Seconds
 
 HIGHEST = 2**63 - 1
@@ -375,14 +375,6 @@ class RunConfig:
 
     def __repr__(self) -> str:
         """The settings that are not the default."""
-        changed = ", ".join(f"{name}={value!r}" for name, value in _changed(self, RunConfig(), ""))
+        usual = flat(RunConfig())
+        changed = ", ".join(f"{name}={value!r}" for name, value in flat(self).items() if value != usual[name])
         return f"<{type(self).__name__}: {changed or 'the defaults'}>"
-
-
-def _changed(config: Any, defaults: Any, at: str) -> Iterator[tuple[str, Any]]:
-    for each in fields(defaults):
-        value, default = getattr(config, each.name), getattr(defaults, each.name)
-        if is_dataclass(default):
-            yield from _changed(value, default, f"{at}{each.name}.")
-        elif value != default:
-            yield f"{at}{each.name}", value

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, Stages, TrainConfig, Triple
+
+_Config = TypeVar("_Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,13 @@ def undecided(config: RunConfig) -> list[str]:
         for key in inspect.get_annotations(kind)
         if getattr(getattr(config, name), key) is None
     ]
+
+
+def with_settings(config: _Config, section: str, **values: Any) -> _Config:
+    """`config` with these fields of a section replaced."""
+    whole: Any = config
+    result: _Config = dataclasses.replace(whole, **{section: dataclasses.replace(getattr(config, section), **values)})
+    return result
 
 
 def fields_of(section: Any) -> dict[str, Any]:

@@ -92,11 +92,3 @@ def parse_seconds(value: Any) -> Any:
         return float(value)
     except ValueError:
         return parse_duration(value)
-
-
-def duration_text(seconds: float) -> str:
-    """`45 s`, `12 min` or `1.5 h`."""
-    for unit, size in (("s", 1), ("min", 60)):
-        if seconds < 100 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 3600:.3g} h"

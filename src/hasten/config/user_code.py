@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -51,15 +51,25 @@ def name_mistake(setting: str, name: str, names: Sequence[str]) -> str:
     return f"{setting}: must be {', '.join(names)}, FILE.py:NAME or package.module:NAME (given {name}){hint}"
 
 
-def args_mistakes(setting: str, args: Mapping[str, Any], from_run: Collection[str] = ()) -> Iterator[str]:
-    """What is wrong with keyword arguments for the user's code. from_run: names that the run passes itself."""
-    for name, value in args.items():
+def own_mistakes(
+    section: str, kinds: str, given: Any, unused: Iterable[str], from_run: Collection[str] = ()
+) -> Iterator[str]:
+    """What is wrong with a section whose `name` is the user's code, and `args` what it is called with.
+
+    unused: settings that were given, and only the built-in `kinds` have. from_run: names that the run passes itself.
+    """
+    for name in unused:
+        yield (
+            f"{section}.{name}: is a setting of the built-in {kinds}, and {section}.name={given.name} has none; "
+            f"leave it out, or give it to your code by {section}.args"
+        )
+    for name, value in given.args.items():
         if name in from_run:
-            yield f"{setting}.{name}: is given by the run; leave it out"
+            yield f"{section}.args.{name}: is given by the run; leave it out"
         elif not name.isidentifier():
-            yield f"{setting}: {name!r} is not a parameter's name; remove it"
+            yield f"{section}.args: {name!r} is not a parameter's name; remove it"
         elif not is_plain(value):
-            yield f"{setting}.{name}: must be finite numbers, true, false, texts, or lists or dicts of these"
+            yield f"{section}.args.{name}: must be finite numbers, true, false, texts, or lists or dicts of these"
 
 
 def is_plain(value: Any) -> bool:

@@ -100,9 +100,8 @@ def read_document(path: Path) -> Document:
     if root is None:
         return Document({}, {}, ())
     if not isinstance(tree, dict):
-        raise ValueError(
-            f"{path}: must hold `section:` lines with `field: value` below them, not a {type(tree).__name__}"
-        )
+        kind = type(tree).__name__
+        raise ValueError(f"{path}: must hold `section:` lines with `field: value` below them, not a {kind}")
     lines, mistakes = _walk(root)
     return Document(tree, lines, tuple(mistakes))
 

@@ -23,8 +23,7 @@ from hasten.runtime.out_of_memory import out_of_memory as out_of_memory
 from hasten.runtime.precision import DTYPES as DTYPES
 from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
-from hasten.runtime.variant import variant_of
-from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net
+from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net, with_variant
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents as RunComponents
 from hasten.training.compose import compose_run as compose_run
@@ -53,9 +52,9 @@ def measured_settings(planned: RunPlan, clock: Clock) -> tuple[RunPlan, Accelera
         keep_freed_memory()  # as a run does
     network, _ = operated_net(planned)
     clock.tell("timing precisions and memory formats")
-    compared, step_s, accelerators = choose_variant(with_train(planned, steps=_LONG_RUN), network, experiments)
-    planned = with_train(compared, steps=steps)
-    to_memory_format(network, planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
+    variant, step_s, accelerators = choose_variant(with_train(planned, steps=_LONG_RUN), network, experiments)
+    planned = with_variant(planned, variant)
+    to_memory_format(network, planned.case_set.spatial_dims, variant.channels_last)
     clock.tell("trying whether compiling pays")
     planned, _, found = choose_program(planned, arena, experiments=experiments, step_seconds=step_s)
     accelerators |= found

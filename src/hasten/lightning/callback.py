@@ -130,7 +130,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         return {"spent": asdict(self._spent())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._earlier = Spent.of_checkpoint(state_dict)
+        self._earlier = Spent(**state_dict["spent"])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The training begins. Raises ValueError where the folder holds another run."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 
 class _Span:
@@ -85,11 +84,6 @@ class Spent:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by part, without overlap, and "total", which includes the rest."""
     samples: int = 0
-
-    @classmethod
-    def of_checkpoint(cls, extra: Mapping[str, Any]) -> Spent:
-        """What a checkpoint says of the processes before it; older ones know the total alone."""
-        return cls(**extra["spent"]) if "spent" in extra else cls({"total": extra["elapsed"]})
 
     @property
     def total_s(self) -> float:

@@ -19,20 +19,14 @@ class Compared:
     """What one arm gained over the base."""
 
     arm: str
-    base_s: float
-    """Median seconds of the base, in the rounds in which the arm was timed."""
-    arm_s: float
+    gain: float
+    """1.2 means that the arm does 1.2 times the work in a time."""
     low: float
     """Lower end of the interval that holds the gain of a round at about 95 % (order statistics), and `gain` itself."""
     high: float
     verdict: Verdict
     why: str
     """Why the verdict is unclear; empty otherwise."""
-
-    @property
-    def gain(self) -> float:
-        """1.2 means that the arm does 1.2 times the work in a time."""
-        return self.base_s / max(self.arm_s, 1e-9)
 
     def __str__(self) -> str:
         text = f"{self.verdict}: {self.gain:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
@@ -67,7 +61,6 @@ def compare(
     rounds: tuple[int, int] = (6, 24),
     least: float = 0.03,
     seconds: float = 30.0,
-    warmup: int = 1,
     hopeless: float = math.inf,
     best_only: bool = False,
     meter: LoadMeter | None = None,
@@ -76,7 +69,7 @@ def compare(
     """Time `arms` interleaved, the order reversed every other round, until each verdict is final or a limit is reached.
 
     arms: calls by name; one that returns a float is recorded by that (seconds), any other by its wall time, for which
-    `sync` waits for the device. rounds: least and largest number, after `warmup` unrecorded ones; `seconds` is when
+    `sync` waits for the device. rounds: least and largest number, after an unrecorded one; `seconds` is when
     a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
     hopeless: an arm whose best of two or more times is over this many times the best of all is not timed again.
     best_only: only the fastest arm matters, so that the others' verdicts may stay unclear once it certainly beats them.
@@ -91,10 +84,9 @@ def compare(
     first: dict[str, list[float]] = {name: [] for name in arms}
     begun = clock()
     try:
-        for number in range(warmup + rounds[1]):
-            order = list(arms)[:: 1 if number % 2 == 0 else -1]
+        for number in range(1 + rounds[1]):
             best = min((min(each) for each in times.values() if each), default=math.inf)
-            for name in order:
+            for name in list(arms)[:: 1 if number % 2 == 0 else -1]:
                 if len(times[name]) > 1 and name != base and min(times[name]) > hopeless * best:
                     continue
                 start = clock()
@@ -102,12 +94,10 @@ def compare(
                 if sync is not None:
                     sync()
                 took = clock() - start
-                taken = times if number >= warmup else first
-                taken[name].append(returned if isinstance(returned, float) else took)
-            count = number + 1 - warmup
-            if count >= 1 and clock() - begun > seconds:
+                (times if number else first)[name].append(returned if isinstance(returned, float) else took)
+            if number and clock() - begun > seconds:
                 break
-            if count >= rounds[0] and _decided(times, base, least, count, best_only):
+            if number >= rounds[0] and _decided(times, base, least, number, best_only):
                 break
     except TimeoutError:
         times = times if all(times.values()) else first
@@ -126,24 +116,14 @@ def _decided(times: dict[str, list[float]], base: str, least: float, count: int,
 
 def _verdicts(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
     results = {}
-    for name in times:
-        if name == base:
-            continue
-        _, low, high, verdict = judge(times[base], times[name], least)
-        why, shared = "", min(len(times[base]), len(times[name]))
+    for name in (each for each in times if each != base):
+        gain, low, high, verdict = judge(times[base], times[name], least)
+        why = ""
         if others > BUSY:
             verdict, why = "unclear", f"other programs used {others:.1f} cores meanwhile"
         elif verdict == "unclear":
             why = f"the runs spread too much, after {len(times[name])} rounds"
-        results[name] = Compared(
-            arm=name,
-            base_s=statistics.median(times[base][:shared]),
-            arm_s=statistics.median(times[name][:shared]),
-            low=low,
-            high=high,
-            verdict=verdict,
-            why=why,
-        )
+        results[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
     return results
 
 

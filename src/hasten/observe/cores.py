@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 SPIN = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
-"""How long a thread spins: iterations of GNU's library (its default is 300,000), milliseconds of Intel's
-and LLVM's (the default is 200)."""
+"""How long a thread spins: iterations of GNU's library (default 300,000), milliseconds of Intel's and LLVM's (200)."""
 SPIN_NAMES = (*SPIN, "OMP_WAIT_POLICY", "KMP_LIBRARY")
 _OURS = "HASTEN_SPIN"
 """Says that `bound_spin` has set `SPIN`, to processes that inherit both."""

@@ -87,12 +87,7 @@ def _git() -> dict[str, Any] | None:
 
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def cpu_has_bf16() -> bool:
@@ -102,9 +97,14 @@ def cpu_has_bf16() -> bool:
 
 def cpu_flags() -> set[str]:
     """Names of the processor's features, as Linux lists them; empty for another system's."""
+    return set(_cpu_info("flags").split())
+
+
+def _cpu_info(name: str) -> str:
+    """What Linux says of the first processor under a name; empty on another system."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def driver_version() -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.observe.progress import SHOWN, Progress
-from hasten.observe.values import accelerators, mapping, number
+from hasten.observe.values import mapping, number
 
 _LINES = 12
 """Lines of progress that a cell keeps."""
@@ -65,9 +65,8 @@ class Summary(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         spent = [(part.replace("_", " "), f"{value:.1f} s") for part, value in mapping(self.get("seconds")).items()]
-        switches = [
-            (name, f"{'on' if each['on'] else 'off'}: {each['reason']}") for name, each in accelerators(self).items()
-        ]
+        each_on = mapping(self.get("accelerators")).items()
+        switches = [(name, f"{'on' if each['on'] else 'off'}: {each['reason']}") for name, each in each_on]
         return html_table(("", ""), [*spent, *switches], title=self._text())
 
 

@@ -59,18 +59,32 @@ class Range:
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name
-        self._open: list[Any] | None = None
+        self._open: list[tuple[Any, Any]] = []
+        """torch's record and the NVTX module of each range that is open."""
 
     def __enter__(self) -> Range:
-        if NVTX or _profiling():
-            if self._open is None:
-                self._open = []
-            self._open.append(_begin(self.name or "context"))
+        if ranges_on():
+            self._begin(self.name or "context")
         return self
 
+    def _begin(self, name: str) -> None:
+        record = nvtx = None
+        if _profiling():
+            record = sys.modules["torch.autograd.profiler"].record_function(name)
+            record.__enter__()
+        if NVTX:
+            # Absent from torch's builds without CUDA, and from a process that has not imported torch.
+            nvtx = getattr(getattr(sys.modules.get("torch"), "_C", None), "_nvtx", None)
+            if nvtx is not None:
+                nvtx.rangePushA(name)
+        self._open.append((record, nvtx))
+
     def __exit__(self, *error: object) -> None:
-        if self._open:
-            _end(self._open.pop())
+        record, nvtx = self._open.pop() if self._open else (None, None)
+        if nvtx is not None:
+            nvtx.rangePop()
+        if record is not None:
+            record.__exit__(None, None, None)
 
     def __call__(self, what: What) -> What:
         target: Any = what
@@ -82,39 +96,14 @@ class Range:
         return _marked(target, name)
 
 
-def _begin(name: str) -> tuple[Any, Any]:
-    """Begin a range; returns torch's record and the NVTX module, which `_end` closes."""
-    record = nvtx = None
-    if _profiling():
-        record = sys.modules["torch.autograd.profiler"].record_function(name)
-        record.__enter__()
-    if NVTX:
-        # Absent from torch's builds without CUDA, and from a process that has not imported torch.
-        nvtx = getattr(getattr(sys.modules.get("torch"), "_C", None), "_nvtx", None)
-        if nvtx is not None:
-            nvtx.rangePushA(name)
-    return record, nvtx
-
-
-def _end(opened: tuple[Any, Any]) -> None:
-    record, nvtx = opened
-    if nvtx is not None:
-        nvtx.rangePop()
-    if record is not None:
-        record.__exit__(None, None, None)
-
-
 def _ranged(function: Any, name: str) -> Any:
     """The function under a range."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not (NVTX or _profiling()):
+        if not ranges_on():
             return function(*args, **kwargs)
-        opened = _begin(name)
-        try:
+        with Range(name):
             return function(*args, **kwargs)
-        finally:
-            _end(opened)
 
     return functools.update_wrapper(run, function)
 

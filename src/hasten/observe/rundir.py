@@ -62,9 +62,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                 undo_start(path)
                 names = {CHECKPOINTS} if (path / CHECKPOINTS).exists() else set()
             if names:
-                raise ValueError(
-                    f"{path}: is not empty; add --resume to continue the run in it, or choose another --out"
-                )
+                raise ValueError(f"{path}: is not empty; add --resume to continue its run, or choose another --out")
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         # A real write: permission bits don't cover read-only mounts, full disks or a superuser.
         with tempfile.TemporaryFile(dir=path) as probe:

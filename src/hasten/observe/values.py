@@ -10,14 +10,6 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def accelerators(content: Any) -> dict[str, Any]:
-    """Name to `on`, `set_by` and `reason`, by a summary.json. Earlier versions wrote `engaged`, with `why`."""
-    found = mapping(content.get("accelerators", content.get("engaged")))
-    return {
-        name: {"reason": each.get("why"), **each} if isinstance(each, dict) else each for name, each in found.items()
-    }
-
-
 def entries(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 

@@ -140,6 +140,5 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
         "tiles": {"train": len(loop.components.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
     summary = write_summary(out, loop, about, metric=evaluator.metric)
-    loop.records.end(summary)
     write_page(out, summary, content, results)
     return summary

@@ -23,7 +23,7 @@ from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import read_records, recordings
 from hasten.observe.monitor.sample import Sample
-from hasten.observe.values import accelerators, integer, mapping, number, numbers
+from hasten.observe.values import integer, mapping, number, numbers
 
 _FIELDS = tuple(field.name for field in fields(Example))
 MAX_EXAMPLES = 6
@@ -124,7 +124,7 @@ def read_run(folder: Path) -> Run:
         train=train,
         validations=validations,
         class_names=_class_names(plan, validations),
-        accelerators=accelerators(summary),
+        accelerators=mapping(summary.get("accelerators")),
         decisions=mapping(plan.get("decisions")),
         environment=environment,
         config=config,

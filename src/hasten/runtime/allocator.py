@@ -23,13 +23,10 @@ _PROBE = 256 << 20
 
 def keep_freed_memory() -> Accelerator:
     """Make glibc keep freed memory, for the whole process. Without glibc nothing changes, as the result says."""
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt if sys.platform == "linux" else None
-    except (OSError, AttributeError):
-        mallopt = None
-    if mallopt is None:
+    libc = _glibc()
+    if libc is None:
         return Accelerator(False, "default", "the C library is not glibc")
-    if not (mallopt(_TRIM_THRESHOLD, _NEVER) and mallopt(_MMAP_MAX, 0)):
+    if not (libc.mallopt(_TRIM_THRESHOLD, _NEVER) and libc.mallopt(_MMAP_MAX, 0)):
         return Accelerator(False, "default", "glibc refused the setting")
     return Accelerator(True, "default", "freed host memory is kept for the next step, which saves its page faults")
 
@@ -48,7 +45,7 @@ def kept_memory() -> Iterator[bool]:
     Yields whether it has an effect: not without glibc 2.33 or later, and not where freed memory is kept already.
     """
     libc = _glibc()
-    if libc is None or _kept(libc):
+    if libc is None or not hasattr(libc, "mallinfo2") or _kept(libc):
         yield False
         return
     libc.mallopt(_MMAP_MAX, 0)
@@ -59,22 +56,15 @@ def kept_memory() -> Iterator[bool]:
         libc.mallopt(_MMAP_MAX, 65536)
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
-        libc.malloc_trim(0)
+        libc.malloc_trim(ctypes.c_size_t(0))
 
 
 def _glibc() -> ctypes.CDLL | None:
-    if sys.platform != "linux":
-        return None
     try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallinfo2.restype = _Mallinfo2
-        libc.malloc.restype = ctypes.c_void_p
-        libc.malloc.argtypes = [ctypes.c_size_t]
-        libc.free.argtypes = [ctypes.c_void_p]
-        libc.malloc_trim.argtypes = [ctypes.c_size_t]
-    except (OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
+    except OSError:
         return None
-    return libc
+    return libc if hasattr(libc, "mallopt") else None
 
 
 def _kept(libc: ctypes.CDLL) -> bool:
@@ -83,6 +73,8 @@ def _kept(libc: ctypes.CDLL) -> bool:
     glibc does not report its settings. A free block of that size, or a thread with a heap of its own, can mislead: then
     memory is kept too short or not at all, which costs time and nothing else.
     """
+    libc.mallinfo2.restype, libc.malloc.restype = _Mallinfo2, ctypes.c_void_p
+    libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
     before = libc.mallinfo2().hblks
     block = libc.malloc(_PROBE)
     mapped: bool = libc.mallinfo2().hblks > before

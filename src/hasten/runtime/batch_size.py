@@ -34,12 +34,9 @@ def find_batch_size(try_batch: Callable[[int], object], *, highest: int = _HIGHE
     if not _fits(try_batch, 1):
         raise ValueError("a batch of 1 does not fit in memory; use a smaller patch or network, bf16, or recomputation")
     good, bad = 1, highest + 1
-    while good < highest and bad > highest:
-        following = min(2 * good, highest)
-        good, bad = (following, bad) if _fits(try_batch, following) else (good, following)
-    while bad - good > 1 and bad <= highest:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if _fits(try_batch, middle) else (good, middle)
+    while bad - good > 1:
+        count = min(2 * good, highest) if bad > highest else (good + bad) // 2
+        good, bad = (count, bad) if _fits(try_batch, count) else (good, count)
     return good
 
 
@@ -106,7 +103,5 @@ def _reserve_memory(device: torch.device, reserve: int) -> Tensor:
     try:
         return torch.empty(int(free * _SPARE) + reserve, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"{device} has {size_text(free)} free, less than {size_text(reserve)} for the optimizer and the share "
-            "to spare"
-        ) from error
+        needed = f"less than {size_text(reserve)} for the optimizer and the share to spare"
+        raise ValueError(f"{device} has {size_text(free)} free, {needed}") from error

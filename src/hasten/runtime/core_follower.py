@@ -61,18 +61,20 @@ class CoreFollower:
             others = self._meter.others()
         self._read_at = self._clock()
         wanted = self._fitting(self._cores - others)
+        load = f"other programs use {others:.1f} of {self._cores} cores"
         if wanted != self.threads and (anew or self._wanted in (None, wanted)):
-            log.info("torch uses %d threads: other programs use %.1f of %d cores", wanted, others, self._cores)
+            log.info("torch uses %d threads: %s", wanted, load)
             self.threads = wanted
             torch.set_num_threads(wanted)
         self._wanted = wanted
         if others > BUSY and self.threads > 1 and not self._told and not spin_is_chosen():
             self._told = True
             log.warning(
-                "other programs use %.1f of %d cores, and torch's threads keep theirs busy while they wait for one "
-                "another, as torch was imported before hasten: import hasten first, or export %s",
-                others, self._cores, spin_text(),
-            )  # fmt: skip
+                "%s, and torch's threads keep theirs busy while they wait for one another, as torch was imported "
+                "before hasten: import hasten first, or export %s",
+                load,
+                spin_text(),
+            )
 
     def _fitting(self, left: float) -> int:
         return max(self.least, min(self.most, self.threads if abs(left - self.threads) <= _CLEAR else round(left)))

@@ -24,10 +24,8 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
             return torch.device(name)
     if name == "cuda" and world is not None and world.size > 1:
         if count < world.local_size:
-            raise ValueError(
-                f"train.device={name}: {world.local_size} processes on {world.host} and {count} CUDA devices; "
-                "start as many processes as there are devices"
-            )
+            found = f"{count} CUDA devices on {world.host} for {world.local_size} processes"
+            raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
         name = f"cuda:{world.local_rank}"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.observe.env import cpu_model
 from hasten.runtime.batch_size import release_memory
 from hasten.runtime.core_follower import follow_cores
-from hasten.runtime.memory_format import memory_format, to_layout
+from hasten.runtime.device import synchronize
+from hasten.runtime.memory_format import memory_format, to_layout, to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import autocast, tensor_cores
 from hasten.runtime.variant import Variant, VariantTimes, keep, read_kept
@@ -39,8 +41,7 @@ log = logging.getLogger(__name__)
 _ROUNDS = (5, 12)
 """Minimum and maximum number of rounds; an interval needs at least five."""
 _SHORT_RUN = 4000
-"""A run of fewer passes is measured in the minimum of rounds: further ones would cost more time than a gain that these
-don't show could save."""
+"""A run of fewer passes is measured in the fewest rounds: more of them would cost more time than they could save."""
 MEASURE_S = 30.0
 """Seconds after which a measurement starts no further round."""
 _LEAST = 0.03
@@ -162,10 +163,16 @@ def _build_kernels(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
 
 
 def fastest_variant(
-    network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
-    passes: float = math.inf, is_short: Callable[[float], bool] | None = None,
+    network: nn.Module,
+    probe: Probe,
+    allowed: list[Variant],
+    memory: Path,
+    *,
+    seconds: float = MEASURE_S,
+    passes: float = math.inf,
+    is_short: Callable[[float], bool] | None = None,
     timed: dict[str, VariantTimes] | None = None,
-) -> VariantTimes:  # fmt: skip
+) -> VariantTimes:
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
     Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
@@ -254,26 +261,13 @@ def _measured(
     return VariantTimes(medians, variant, excluded, rounds=rounds[1] if enough else 1)
 
 
-def compared(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, *, base: str, seconds: float,
-    hopeless: float = math.inf, best_only: bool = False, least: float = _LEAST, rounds: tuple[int, int] = _ROUNDS,
-) -> Comparison:  # fmt: skip
-    """Time calls in interleaved rounds, at least five, with a confidence interval and the load of the machine.
+def compared(calls: Mapping[str, Callable[[], object]], device: torch.device, **limits: Any) -> Comparison:
+    """`compare` on a device, in five rounds at least: precision, memory format and kernels are decided this way.
 
-    Precision, memory format, compilation and kernels are decided this way.
+    limits: `base`, `seconds` and what else `compare` takes.
     """
-    sync = partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
-    return compare(
-        calls,
-        base=base,
-        sync=sync,
-        rounds=rounds,
-        least=least,
-        seconds=seconds,
-        hopeless=hopeless,
-        best_only=best_only,
-        clock=time.perf_counter,
-    )
+    limits = {"rounds": _ROUNDS, "least": _LEAST, "clock": time.perf_counter, **limits}
+    return compare(calls, sync=partial(synchronize, device), **limits)
 
 
 def doubtful(comparison: Comparison, device: torch.device) -> bool:
@@ -310,10 +304,8 @@ def faster_compiled(
     gain = comparison.arms["compiled"]
     figures = f"{fused:.0f} ms against {eager:.0f} ms eager ({gain}), compiled in {compile_s:.0f} s"
     if not agrees(traces["compiled"], traces["eager"]):
-        compiled_trace, eager_trace = (
-            "loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager")
-        )
-        return network, Accelerator(False, "measured", f"compiled it gives {compiled_trace}, eager {eager_trace}")
+        found = {name: "loss {:.4g} and gradient norm {:.4g}".format(*trace) for name, trace in traces.items()}
+        return network, Accelerator(False, "measured", "compiled it gives {compiled}, eager {eager}".format(**found))
     if not always and not certainly_faster(comparison, "compiled", probe.device):
         return network, Accelerator(False, "measured", f"not certainly faster: {figures}")
     return _compiled(network), Accelerator(True, set_by, figures)
@@ -328,8 +320,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant, *, dropouts: bool 
 
     It is in training mode but, unless `dropouts`, without those: their draws would drown what is compared.
     """
-    layout = memory_format(probe.spatial_dims, variant.channels_last)
-    network_copy = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
+    network_copy = to_memory_format(copy.deepcopy(network), probe.spatial_dims, variant.channels_last).train()
     fused_norms(network_copy, variant.fused_kernels)
     for module in network_copy.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):

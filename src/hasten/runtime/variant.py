@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import TypeAdapter
 
 from hasten.config.schema import TrainConfig
+from hasten.files import first_line
 from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
 
@@ -85,8 +86,7 @@ class VariantTimes:
     others: float = 0.0
     """Cores that other programs used meanwhile, where that makes the times doubtful."""
     rounds: int = 1
-    """Maximum number of rounds; 0 where the variant was only checked, and not compared with others, and 1 where there
-    was no time for enough rounds."""
+    """Most rounds; 0 where the variant was only checked, not compared, and 1 where there was no time for enough."""
 
     @property
     def pass_s(self) -> float:
@@ -108,16 +108,13 @@ def keep(measured: VariantTimes, path: Path, machine: list[str | int]) -> None:
 def read_kept(path: Path, allowed: list[Variant]) -> VariantTimes | None:
     """The measurement of an earlier run; None without one, or if the file is damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        seconds = {str(name): float(value) for name, value in content["seconds"].items()}
-        variant, excluded = Variant(**content["variant"]), tuple(content["excluded"])
-        measured = VariantTimes(seconds, variant, excluded, rounds=int(content["rounds"]))
-        if measured.variant not in allowed or str(measured.variant) not in seconds:
+        measured = TypeAdapter(VariantTimes).validate_json(path.read_bytes())
+        if measured.variant not in allowed or str(measured.variant) not in measured.seconds:
             raise ValueError("names no variant that is allowed, or none that was timed")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s: can't be used (%s) and is measured again", path, error)
+    except (OSError, ValueError) as error:
+        log.warning("%s: can't be used (%s) and is measured again", path, first_line(error))
         return None
     return measured
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,12 +69,8 @@ def captured_run(step: TrainStep, segment: Segment) -> CapturedStep:
     return CapturedStep(step=step, load=load, batch=batch)
 
 
-class _State(NamedTuple):
-    """The state that a step starts from and changes."""
-
-    tensors: list[Tensor]
-    random: list[Tensor]
-    """State of the generators, as a dropout must draw the same masks in the steps that are compared."""
+_State = tuple[list[Tensor], list[Tensor]]
+"""What a step starts from and changes: tensors, and the generators, as its dropouts must draw the same masks."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -229,19 +224,20 @@ class CapturedStep:
         return [*parameters, *(value for value in states if isinstance(value, Tensor)), update.skipped]
 
     def _state(self) -> _State:
-        return _State([tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device))
+        return [tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device)
 
     def _restore(self, state: _State) -> None:
-        set_random_states(state.random, self.step.device)
+        tensors, generators = state
+        set_random_states(generators, self.step.device)
         with torch.no_grad():
-            for tensor, value in zip(self._tensors(), state.tensors, strict=True):
+            for tensor, value in zip(self._tensors(), tensors, strict=True):
                 tensor.copy_(value)
 
     def _differs(self, loss: Tensor, expected: Tensor, after: _State) -> str | None:
         """Why the graph's loss or weights differ from the step's; None if they agree. Reads device values."""
         if not torch.isclose(loss, expected, rtol=2e-2, atol=1e-3):
             return f"the graph's loss is {loss.item():.4g}, the step's {expected.item():.4g}"
-        for actual, other in zip(self._tensors(), after.tensors, strict=True):
+        for actual, other in zip(self._tensors(), after[0], strict=True):
             distance = (actual.detach().double() - other.double()).norm()
             if not distance <= 0.02 * other.double().norm() + 1e-3:
                 return "the graph leaves other weights behind than the step"

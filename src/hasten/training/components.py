@@ -105,8 +105,8 @@ class Evaluator(Protocol):
 class Best:
     """The best validation so far; step 0 and nan before the first."""
 
-    value: float
-    step: int
+    value: float = math.nan
+    step: int = 0
 
 
 def best_on_disk(path: Path, metric: str) -> Best:
@@ -114,5 +114,5 @@ def best_on_disk(path: Path, metric: str) -> Best:
     try:
         content = read_checkpoint(path)
     except ValueError:
-        return Best(value=math.nan, step=0)
+        return Best()
     return Best(value=content.get(metric, math.nan), step=content["step"])

@@ -33,19 +33,7 @@ from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.precision import scaler_for
 from hasten.runtime.variant import variant_of
 from hasten.training.capture import CapturedStep
-from hasten.training.choose.autotune import (
-    Group,
-    choose_activations,
-    choose_autotuning,
-    choose_batch_size,
-    choose_capture,
-    choose_compiled,
-    choose_variant_on_all,
-    of_surgery,
-    operated_net,
-    steps_to_come,
-    with_fitted_stages,
-)
+from hasten.training.choose import autotune
 from hasten.training.choose.budget import choose_scale, with_scale
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents
@@ -127,9 +115,8 @@ def compose_run(
     clock: Clock,
     strategy: Strategy | None = None,
     *,
-    group: Group = None,
+    group: autotune.Group = None,
     rank_cases: RankCases | None = None,
-    network: nn.Module | None = None,
     start: Start | None = None,
     experiments: Experiments | None = None,
     resume: bool = False,
@@ -138,9 +125,9 @@ def compose_run(
 
     The order matters, as each stage is measured with the outcome of those before it, and returns its accelerators.
 
-    rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
-    `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
-    experiments: the account of those before. resume: the stages of patches are those of the run that goes on.
+    rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. start: the
+    weights to start from. experiments: the account of those before. resume: the stages of patches are those of the run
+    that goes on.
     """
     experiments = experiments or Experiments(clock, planned.config.train.max_seconds)
     strategy, accelerators = strategy or alone(), Accelerators()
@@ -149,24 +136,24 @@ def compose_run(
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
         tell_network(planned, clock)
-        # 1. The network: built, or given, then operated on (norms fused, needless biases dropped).
-        if network is None:
-            network, surgery = operated_net(planned, start.fit.values if start is not None else None)
-            accelerators |= of_surgery(surgery, planned.device)
+        # 1. The network: built, then operated on (norms fused, needless biases dropped).
+        network, surgery = autotune.operated_net(planned, start.fit.values if start is not None else None)
+        accelerators |= autotune.of_surgery(surgery, planned.device)
         # 2. Precision and memory format, timed on the operated network and with the allocator as the run has it.
         if planned.device.type == "cpu":
             accelerators["kept host memory"] = keep_freed_memory()
-        planned, step_seconds, found = choose_variant_on_all(planned, network, experiments, strategy, group)
+        planned, step_seconds, found = autotune.choose_variant_on_all(planned, network, experiments, strategy, group)
         accelerators |= found
         # With the seconds of a step it is known how many fit into the time, and so when patches grow.
-        steps = run_on_rank0(strategy.world, lambda: steps_to_come(planned, experiments, step_seconds), group=group)
+        world = strategy.world
+        steps = run_on_rank0(world, lambda: autotune.steps_to_come(planned, experiments, step_seconds), group=group)
         if not resume:
-            planned = with_fitted_stages(planned, steps)
+            planned = autotune.with_fitted_stages(planned, steps)
     dims, device, variant = planned.case_set.spatial_dims, planned.device, variant_of(planned.config.train)
     to_memory_format(network, dims, variant.channels_last)  # the optimizer's moments get it too
     # 3. Which activations are kept, and so which batch fits.
-    accelerators |= choose_activations(planned, network)
-    planned, found = choose_batch_size(planned, network)
+    accelerators |= autotune.choose_activations(planned, network)
+    planned, found = autotune.choose_batch_size(planned, network)
     accelerators |= found
     train = planned.config.train
     clock.tell("building   the batch program and the step")
@@ -181,9 +168,9 @@ def compose_run(
         freeze_norms(network, train.freeze)
         # 6. cuDNN's algorithms, then compilation, if the steps take long enough for them to pay.
         seconds = step_seconds * steps
-        autotune, found = choose_autotuning(device, seconds)
+        tries, found = autotune.choose_autotuning(device, seconds)
         accelerators |= found
-        planned, compiled, found = choose_compiled(planned, network, seconds, experiments, strategy.world)
+        planned, compiled, found = autotune.choose_compiled(planned, network, seconds, experiments, world)
         accelerators |= found
         if planned.config.train.compile:
             keep_threads()
@@ -193,14 +180,14 @@ def compose_run(
         loss = planned.loss(over_ranks=strategy.same_loss)
         called, fused = strategy.wrap(compiled), not planned.config.train.compile and variant.fused_kernels
         step = make_step(
-            train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, autotune=autotune
+            train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, tries=tries
         )
     accelerators["fused optimizer"] = Accelerator(True, "default", "all weights are updated together")
     accelerators |= homes_of(arena, rank_cases)
     if start is not None:
         accelerators["weights to start from"] = Accelerator(True, "user", start.summary())
     # 8. The finished step with its batch as a CUDA graph; whether it is used is decided some steps into the run.
-    planned, captured, found = choose_capture(planned, step, program, steps)
+    planned, captured, found = autotune.choose_capture(planned, step, program, steps)
     accelerators |= found
     return _components(planned, arena, step, program, captured, paced, start, accelerators)
 
@@ -251,10 +238,10 @@ def make_step(
     *,
     called: nn.Module | None = None,
     fused: bool = False,
-    autotune: bool = False,
+    tries: bool = False,
 ) -> TrainStep:
     """The step and its optimizer. network: uncompiled, as it owns the weights. called: the form of it that is called,
-    compiled or wrapped; None calls itself."""
+    compiled or wrapped; None calls itself. tries: whether cuDNN times its algorithms."""
     network.train()
     variant = variant_of(train)
     update = Update(
@@ -277,6 +264,6 @@ def make_step(
         device=device,
         accumulate=train.accumulate,
         fused_kernels=fused,
-        autotune=autotune,
+        autotune=tries,
         strategy=strategy,
     )

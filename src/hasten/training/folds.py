@@ -22,6 +22,7 @@ from hasten.config.load import dump_run, load_run
 from hasten.config.patterns import first_few
 from hasten.config.resume_rules import flat, text_of
 from hasten.config.schema import RunConfig
+from hasten.config.settled import with_settings
 from hasten.distribute.world import detect_world
 from hasten.evaluation.crossval import score_fold, summarise
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
@@ -51,9 +52,9 @@ def train_folds(
     """Train folds of a cross-validation one after another, each in `out`/foldN, and score each on its validation cases.
 
     The folds are those of data.split.by, `fold` or `nnunet`; left open it is `fold`, with the source's own folds if it
-    gives any. A fold that is finished
-    is left as it is, and one that was stopped is resumed, so the same call continues what it began; other processes
-    may train other folds of the same `out` meanwhile. Scores are those on the images' own voxels.
+    gives any. A fold that is finished is left as it is, and one that was stopped is resumed, so the same call continues
+    what it began; other processes may train other folds of the same `out` meanwhile. Scores are those on the images'
+    own voxels.
 
     Args:
         config: settings; train.max_seconds is that of each fold.
@@ -82,7 +83,8 @@ def train_folds(
     check_folder(out)
     if world.first:
         _settle(config, out)
-        _require_same_cases(config, case_set, out)
+        for fold, run in fold_runs(out).items():
+            require_same_cases(run, *split_cases(case_set, at_fold(config, fold).data.split))
     for number, fold in enumerate(chosen, start=1):
         run, started = fold_folder(out, fold), started if fold == chosen[0] else None
         if progress is not None:
@@ -116,12 +118,6 @@ def _with_first_network(config: RunConfig, out: Path) -> RunConfig:
     return dataclasses.replace(config, network=first.network, sample=sample)
 
 
-def _require_same_cases(config: RunConfig, case_set: CaseSet, out: Path) -> None:
-    """Raise ValueError where the folds that were begun have other cases than the source has now."""
-    for fold, run in fold_runs(out).items():
-        require_same_cases(run, *split_cases(case_set, at_fold(config, fold).data.split))
-
-
 def with_folds(config: RunConfig) -> RunConfig:
     """The settings with a split that has folds. Raises ValueError where they ask for another split."""
     split = config.data.split
@@ -129,14 +125,11 @@ def with_folds(config: RunConfig) -> RunConfig:
         return config
     if split.by is not None or split.fraction is not None or split.validation:
         raise ValueError("data.split: splits the cases once; leave it out, or set data.split.by=fold (or nnunet)")
-    return dataclasses.replace(
-        config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
-    )
+    return with_settings(config, "data", split=dataclasses.replace(split, by="fold"))
 
 
 def at_fold(config: RunConfig, fold: int | None) -> RunConfig:
-    split = dataclasses.replace(config.data.split, fold=fold)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    return with_settings(config, "data", split=dataclasses.replace(config.data.split, fold=fold))
 
 
 def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
@@ -146,10 +139,8 @@ def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
     unknown = [fold for fold in chosen if fold not in numbers]
     if unknown or not chosen:
         shown = ",".join(map(str, unknown)) or "none"
-        raise ValueError(
-            f"--folds {shown}: there are {len(numbers)} folds, {first_few(numbers, 8)}; name some of these, or all, or "
-            "set data.split.num_folds"
-        )
+        there = f"there are {len(numbers)} folds, {first_few(numbers, 8)}"
+        raise ValueError(f"--folds {shown}: {there}; name some of these, or all, or set data.split.num_folds")
     for fold in chosen:
         split_cases(case_set, at_fold(config, fold).data.split)
     return chosen
@@ -182,8 +173,5 @@ def _settle(config: RunConfig, out: Path) -> None:
         f"{name}={text_of(now[name])} instead of {text_of(before[name])}" for name in changed_settings(before, now)
     ]
     if changed:
-        lines = "\n  ".join(changed)
-        raise ValueError(
-            f"{path}: all folds have the same settings, and these are others; leave the change out, or choose another "
-            f"--out\n  {lines}"
-        )
+        remedy = "leave the change out, or choose another --out"
+        raise ValueError("\n  ".join([f"{path}: all folds have the same settings; {remedy}", *changed]))

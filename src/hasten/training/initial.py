@@ -92,23 +92,17 @@ def start_of(planned: RunPlan) -> Start | None:
 
     Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
     """
-    path = planned.config.network.weights
-    if path is None:
+    if planned.config.network.weights is None:
         return None
     try:
-        return fit_file(path, planned)
+        saved = read_weights(planned.config.network.weights)
     except ValueError as error:
         raise ValueError(f"network.weights: {error}") from None
-
-
-def fit_file(path: str | Path, planned: RunPlan) -> Start:
-    """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
-    saved = read_weights(path)
     state = build_net(planned).cpu().state_dict()
     try:
         fit = fit_weights(state, saved.weights)
     except ValueError as error:
-        raise ValueError(f"{saved.path}: {error}") from None
+        raise ValueError(f"network.weights: {saved.path}: {error}") from None
     return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))
 
 
@@ -133,18 +127,15 @@ def read_weights(path: str | Path) -> Saved:
     place = _state_dict(content)
     if place is None:
         top_level = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(
-            f"{file}: holds no state dict (it has {top_level}); looked at its top and under {', '.join(_NESTED)}"
-        )
+        looked = f"looked at its top and under {', '.join(_NESTED)}"
+        raise ValueError(f"{file}: holds no state dict (it has {top_level}); {looked}")
     key, weights = place
     # torch has no isfinite for floats of one byte.
     wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
     broken = [name for name, value in wide.items() if not value.isfinite().all()]
     if broken:
-        raise ValueError(
-            f"{file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
-            "take an earlier checkpoint of that training"
-        )
+        found = f"holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}"
+        raise ValueError(f"{file}: {found}; take an earlier checkpoint of that training")
     return Saved(path=file, key=key, weights=weights, sha256=sha256)
 
 

@@ -30,7 +30,7 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, SU
 from hasten.runtime.gc_control import collected_between_steps
 from hasten.training.components import Best, Evaluator, LoopComponents, ValidationScore, best_on_disk
 from hasten.training.ranks import mean_over_ranks, random_states, take_up_random
-from hasten.training.records import RankLog, Records, TrainLog
+from hasten.training.records import Records, TrainLog, record_of_rank
 from hasten.training.stop import StopRequest
 from hasten.training.time_limit import TimeLimit
 
@@ -77,8 +77,6 @@ class Loop:
         self.feed = Feed(components.program, first=first, last=self.steps)
         self.done = first
         self.strategy, self.world = components.step.strategy, components.step.strategy.world
-        several = self.world.size > 1
-        self.rank_log = RankLog(out, self.world) if several else None
         self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=components.timeout_s)
         self._fault = faults_of(self.world, out / RANKS)
         self.records = Records(out, components, steps=lambda: self.done, time_s=self.time_s, first=first)
@@ -88,9 +86,9 @@ class Loop:
             shared=partial(mean_over_ranks, strategy=self.strategy),
         )
         self.saver = Saver()
-        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
+        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s)
         self.checkpoints = Checkpoints(out / CHECKPOINTS)
-        self.best = Best(value=math.nan, step=0)
+        self.best = Best()
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self._best_covers = evaluator.covers
         self.last: Any = None
@@ -209,8 +207,8 @@ class Loop:
         with self.clock.span("train"):
             skipped = int(self.components.step.update.skipped)
             line = self.log.write(step, rate=self.components.paced(step - 1), time_s=self.time_s(), skipped=skipped)
-        if self.rank_log is not None:
-            self.rank_log.record(line)
+        if self.world.size > 1:
+            record_of_rank(self.out, self.world, line)
         if not math.isfinite(line["loss"]):
             raise self._diverged("the loss is nan", step)
         if self.progress:
@@ -256,11 +254,6 @@ class Loop:
         if self.limit.expired():  # by a validation that took longer than those before
             self.limit.over, self.status = True, "time_up"
 
-    def _save_best(self, content: dict[str, Any]) -> None:
-        if self.world.first:
-            with self.clock.span("checkpoint"):
-                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
-
     def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float, last: bool) -> None:
         self.last, value, covers = score, score.value(self.evaluator.metric), self.evaluator.covers
         self.limit.validated(seconds, last=last)  # after which a validation may cover more
@@ -270,10 +263,13 @@ class Loop:
             line = {"kind": "validation", "step": step, "time_s": now, **score.record(), "seconds": seconds}
             self.records.record(line)
         if covers != self._best_covers:  # other cases, on which the best weights so far were not judged
-            self.best, self._best_covers = Best(value=math.nan, step=0), covers
+            self.best, self._best_covers = Best(), covers
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
-            self._save_best(self.evaluator.content(network, score, step))
+            if self.world.first:
+                with self.clock.span("checkpoint"):
+                    content = self.evaluator.content(network, score, step)
+                    self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
         if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         if self.progress:
@@ -319,9 +315,8 @@ class Loop:
             where=where,
         )
         update.skipped.fill_(int(state["extra"]["skipped"]))
-        self.components.paced.start_at(self.first, state["extra"].get("position", self.first))
-        states = state["extra"].get("random_states", [])
-        take_up_random(states, self.world, self.device, seed=self.train.seed, step=self.first)
+        self.components.paced.start_at(self.first, state["extra"]["position"])
+        take_up_random(state["extra"]["random_states"], self.world, self.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
         best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, self.evaluator.metric) if self.world.first else None
         self.best = broadcast_from_rank0(self.world, best)

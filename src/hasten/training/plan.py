@@ -29,7 +29,7 @@ from hasten.config.patterns import first_few
 from hasten.config.plan import decide_settings
 from hasten.config.scalings import length_mistakes
 from hasten.config.schema import RunConfig, SplitConfig
-from hasten.config.settled import PlannedRun
+from hasten.config.settled import PlannedRun, with_settings
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
 from hasten.nets.build import Loss, build_loss, build_network
@@ -99,8 +99,7 @@ class RunPlan:
 
 def with_train(planned: RunPlan, **settled: Any) -> RunPlan:
     """The plan with these fields of `train` replaced."""
-    train = dataclasses.replace(planned.config.train, **settled)
-    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
+    return dataclasses.replace(planned, config=with_settings(planned.config, "train", **settled))
 
 
 def tell_data(planned: RunPlan, clock: Clock) -> None:
@@ -147,37 +146,36 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     _raise(check_run(config))
     cached, case_set = _cached_case_set(config)
     if case_set.regions and config.loss.include_background:
-        raise ValueError(
-            "loss.include_background: regions have no background, as each is separated from everything else; "
-            "set it to false, or set data.regions={} to learn the plain classes"
-        )
+        raise ValueError("loss.include_background: regions have no background; set it to false, or data.regions={}")
     split, split_decision = choose_split(case_set, config.data.split)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    config = with_settings(config, "data", split=split)
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
+    num_outputs = len(case_set.regions or case_set.labels)
     full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
-    _raise(
-        memory_mistakes(
-            full,
-            fingerprint,
-            num_outputs=len(case_set.regions or case_set.labels),
-            device=device,
-            num_ranks=world.size if world is not None else 1,
-        )
-    )
+    ranks = world.size if world is not None else 1
+    _raise(memory_mistakes(full, fingerprint, num_outputs=num_outputs, device=device, num_ranks=ranks))
     ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
-        full = with_loss_digest(full, case_set, ignore_index)
+        members = tuple(region.members for region in regions_of(case_set))
+        digest = check_custom_loss(
+            full.loss,
+            num_outputs=num_outputs,
+            spatial_dims=case_set.spatial_dims,
+            members=members,
+            ignore_index=ignore_index,
+        )
+        full = with_settings(full, "loss", digest=digest)
     if custom is not None:
         full, decisions = with_tried_divisor(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
-        full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
+        full = with_settings(full, "augment", digest=augmentation.digest)
     return RunPlan(
         config=full,
         decisions={"data.split.by": split_decision, **decisions},
@@ -191,18 +189,6 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
         source=custom.code.source if custom is not None else b"",
         warnings=source_warnings(case_set, split, fingerprint, train, validation),
     )
-
-
-def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
-    """The configuration with the digest of a user-defined loss, which is tested. Raises ValueError."""
-    digest = check_custom_loss(
-        config.loss,
-        num_outputs=len(case_set.regions or case_set.labels),
-        spatial_dims=case_set.spatial_dims,
-        members=tuple(region.members for region in regions_of(case_set)),
-        ignore_index=ignore_index,
-    )
-    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
@@ -238,26 +224,19 @@ def source_warnings(
             f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
             "check the affines if that is more than rounding",
         )
-    far, usual = _odd_spacings(case_set, fingerprint)
-    if far:
-        several = "s" * (len(far) > 1)
-        warnings += (
-            f"{case_set.source}: the voxels of {len(far)} case{several} are over {_FAR:g} times larger or smaller than "
-            f"the usual {usual}: {first_few(far)}; check the spacing in the headers",
-        )
-    return warnings
-
-
-def _odd_spacings(case_set: CaseSet, fingerprint: Fingerprint) -> tuple[list[str], str]:
-    """Cases whose spacing is far from the usual one, with theirs; and the usual one."""
     usual = [median(column) for column in zip(*fingerprint.spacings, strict=True)]
     far = [
         f"{case.id} ({_mm(spacing)})"
         for case, spacing in zip(case_set.cases, fingerprint.spacings, strict=True)
         if any(not 1 / _FAR <= mm / at <= _FAR for mm, at in zip(spacing, usual, strict=True))
     ]
-    # Sizes of pixels in mm decide nothing.
-    return [] if fingerprint.spatial_dims == 2 else far, _mm(usual)
+    if far and fingerprint.spatial_dims == 3:  # sizes of pixels in mm decide nothing
+        several = "s" * (len(far) > 1)
+        warnings += (
+            f"{case_set.source}: the voxels of {len(far)} case{several} are over {_FAR:g} times larger or smaller than "
+            f"the usual {_mm(usual)}: {first_few(far)}; check the spacing in the headers",
+        )
+    return warnings
 
 
 def _mm(spacing: Sequence[float]) -> str:

@@ -15,7 +15,7 @@ from hasten.distribute.strategy import Strategy
 from hasten.observe.clock import Clock
 from hasten.observe.progress import PLAIN_EVERY
 from hasten.prediction.foreground import check_labelled, training_range
-from hasten.training.choose.autotune import Group, time_left
+from hasten.training.choose.autotune import Group
 from hasten.training.plan import RunPlan, source_warnings
 from hasten.training.ranks import share_of
 
@@ -32,27 +32,41 @@ def prepare_cases(
     """
     with local_rank0_first(strategy.world, group):
         arena = arena_of(planned, tick=_within(planned, clock))
-    parts = _own_parts(planned, strategy) if planned.config.distribute.parts else None
-    return _labelled(planned, arena), arena, parts
+    parts = None
+    if planned.config.distribute.parts:
+        ids, share = [case.id for case in planned.train], share_of(planned, strategy)
+        size = strategy.world.local_size
+        parts = rank_cases(
+            planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device, local_size=size
+        )
+        parts.arena(0)
+        if strategy.world.first:
+            log.info("training cases: %s", part_balance(parts.assignment))
+    # Now the label maps are known.
+    case_set, used = planned.case_set, (planned.train, planned.validation)
+    declared = source_warnings(case_set, planned.config.data.split, planned.fingerprint, *used)
+    warnings = (*declared, *check_labelled(case_set, arena, *used))
+    whole = case_set.ignore is None
+    foreground = training_range(arena, planned.train, case_set.spatial_dims) if whole else {}
+    return replace(planned, warnings=warnings, foreground=foreground), arena, parts
 
 
 def _within(planned: RunPlan, clock: Clock) -> Tick:
     """Progress of the preparation, now and then; raises ValueError when train.max_seconds has passed."""
 
     begin = due = clock.elapsed
+    limit = planned.config.train.max_seconds
 
     def tick(done: int, total: int) -> None:
         nonlocal due
         if clock.elapsed >= due:
             clock.tell(f"preparing  {done} of {total} cases are ready")
             due = clock.elapsed + PLAIN_EVERY
-        if time_left(planned, clock) < 0:
-            limit = planned.config.train.max_seconds
+        if clock.left(limit) < 0:
             needed = begin + (clock.elapsed - begin) * total / max(1, done)
             raise ValueError(
-                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; all are "
-                f"after about {needed:.0f} s, then training begins. They are in the cache: run the same command again "
-                "to continue, or raise train.max_seconds"
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; all take "
+                f"about {needed:.0f} s. Run the same command again, which continues there, or raise train.max_seconds"
             )
 
     return tick
@@ -68,39 +82,6 @@ def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
     if config.distribute.parts:
         return whole(replace(config.cache, home="file"))
     return whole(config.cache, device=str(planned.device))
-
-
-def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
-    """The run with the statistics of the prepared label maps. Raises ValueError where nothing is labelled."""
-    case_set, parts = planned.case_set, (planned.train, planned.validation)
-    whole, dims = case_set.ignore is None, case_set.spatial_dims
-    return replace(
-        planned,
-        warnings=(
-            *source_warnings(case_set, planned.config.data.split, planned.fingerprint, *parts),
-            *check_labelled(case_set, arena, *parts),
-        ),
-        foreground=training_range(arena, planned.train, dims) if whole else {},
-    )
-
-
-def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
-    """This rank's training cases, in memory."""
-    ids, world = [case.id for case in planned.train], strategy.world
-    share = share_of(planned, strategy)
-    parts = rank_cases(
-        planned.config,
-        planned.case_set,
-        ids,
-        planned.fingerprint,
-        share,
-        planned.device,
-        local_size=world.local_size,
-    )
-    parts.arena(0)
-    if world.first:
-        log.info("training cases: %s", part_balance(parts.assignment))
-    return parts
 
 
 def homes_of(arena: Arena, parts: RankCases | None) -> Accelerators:

@@ -28,10 +28,8 @@ def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
             mistakes.append("sample.fit_batch: searches a GPU's memory; leave it out on a CPU, where it gains nothing")
         return mistakes
     if len(planned.train) < world.size:
-        mistakes.append(
-            f"data.source: {len(planned.train)} cases to train on for {world.size} processes; start as many as there "
-            "are cases, or fewer"
-        )
+        found = f"{len(planned.train)} cases to train on for {world.size} processes"
+        mistakes.append(f"data.source: {found}; start as many as there are cases, or fewer")
     if config.sample.fit_batch:
         mistakes.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
     if config.train.capture:

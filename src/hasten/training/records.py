@@ -31,15 +31,11 @@ class Records:
         time_s: Callable[[], float],
         first: int,
     ) -> None:
+        """steps, time_s: of the run so far; first: steps of the processes before this one."""
         observe = components.observe
         self.path = out / METRICS_JSONL
-        self.tracking = Tracking(
-            observe.trackers,
-            out,
-            run_name=out.resolve().name,
-            config=components.settings,
-            first=first,
-        )
+        run_name, config = out.resolve().name, components.settings
+        self.tracking = Tracking(observe.trackers, out, run_name=run_name, config=config, first=first)
         self.monitor = None
         if observe.monitor_every > 0:
             self.monitor = Monitor(
@@ -62,11 +58,6 @@ class Records:
         append_jsonl(self.path, dict(line))
         self.tracking.log(line)
 
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell the trackers, before they are closed, how a run ended. summary: content of summary.json."""
-        if summary.get("status") == "interrupted":
-            self.tracking.interrupted()
-
 
 def _gpus(components: LoopComponents) -> list[str] | tuple[()]:
     """The UUID of the training GPU; none on a CPU."""
@@ -77,17 +68,11 @@ def _gpus(components: LoopComponents) -> list[str] | tuple[()]:
     return ()
 
 
-class RankLog:
-    """Lines of this rank in ranks/rank-<r>.jsonl of the run's folder."""
-
-    def __init__(self, out: Path, world: World) -> None:
-        self.path = out / RANKS / f"rank-{world.rank}.jsonl"
-        self.who = {"rank": world.rank, "host": world.host}
-
-    def record(self, line: Mapping[str, Any]) -> None:
-        """Append one line, with the rank and its host."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_jsonl(self.path, {**self.who, **line})
+def record_of_rank(out: Path, world: World, line: Mapping[str, Any]) -> None:
+    """Append a line of this rank, with its number and host, to ranks/rank-<r>.jsonl of the run's folder."""
+    path = out / RANKS / f"rank-{world.rank}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_jsonl(path, {"rank": world.rank, "host": world.host, **line})
 
 
 class TrainLog:

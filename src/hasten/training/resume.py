@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from hasten.cases.locate import same_source
 from hasten.config.resume_rules import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
 from hasten.config.schema import RunConfig
+from hasten.config.settled import with_settings
 from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON, append_jsonl
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def resumed_run(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Change
         old, new = getattr(before, section), getattr(config, section)
         if getattr(old, name) != getattr(new, name):  # the digest is that of the code before
             digest = new.digest if new.digest != old.digest else None
-            before, config = (_with_digest(each, section, digest) for each in (before, config))
+            before, config = (with_settings(each, section, digest=digest) for each in (before, config))
     return resumed_settings(before, config, RUN_RULES)
 
 
@@ -33,12 +33,8 @@ def resumed_settings(before: Any, config: Any, rules: Rules) -> tuple[Any, Chang
     """
     config = with_settled(before, config, rules)
     if same_source(before.data.source, config.data.source):
-        before = dataclasses.replace(before, data=dataclasses.replace(before.data, source=config.data.source))
+        before = with_settings(before, "data", source=config.data.source)
     return config, changes_of(before, config, rules)
-
-
-def _with_digest(config: RunConfig, section: str, digest: str | None) -> RunConfig:
-    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), digest=digest)})
 
 
 def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
@@ -48,10 +44,8 @@ def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
     """
     idle = [f"{name}={text_of(now)}" for name, (_, now) in changes.items() if rule_of(name, rules).kind == "training"]
     if idle:
-        raise ValueError(
-            f"{out}: the run is complete; {', '.join(idle)} would change nothing: start another run in a new --out, "
-            f"or raise {more}"
-        )
+        remedy = f"start another run in a new --out, or raise {more}"
+        raise ValueError(f"{out}: the run is complete; {', '.join(idle)} would change nothing: {remedy}")
     log.warning("%s: the run is complete; nothing is left to train", out)
 
 
@@ -68,7 +62,7 @@ def complete_summary(out: Path, config: RunConfig, changes: Changes) -> dict[str
         summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
         status, target = summary["status"], summary["target"]["value"]
         # A run that its time limit paced passed through the whole schedule in fewer steps.
-        position = summary.get("position", summary["steps"])
+        position = summary["position"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if status in ("finished", "time_up") and position >= (config.train.steps or 0):

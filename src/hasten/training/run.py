@@ -57,7 +57,7 @@ from hasten.training.plan import plan_to_dict
 from hasten.training.ranks import seed_rank
 from hasten.training.resume import complete_summary, resumed_run, tell_changes
 from hasten.training.stop import Stopped
-from hasten.training.summary import about_cases, write_examples, write_summary
+from hasten.training.summary import write_examples, write_summary
 from hasten.training.validate import CaseEvaluator
 
 log = logging.getLogger(__name__)
@@ -194,15 +194,15 @@ def run_loop(out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]]) -> d
         with loop.records.running() if loop.world.first else nullcontext():
             loop.run()
             summary = conclude()
+            if loop.status == "interrupted":
+                assert loop.stop_signal is not None
+                message = f"stopped at step {loop.done}; continue with: {command}" if loop.world.first else ""
+                raise Stopped(message, loop.stop_signal)
     except OSError as error:
         raise ValueError(
             f"{error.filename or out}: the run was stopped, as this could not be written to "
             f"({error.strerror or error}); make room there and continue with: {command}"
         ) from error
-    if loop.status == "interrupted":
-        assert loop.stop_signal is not None
-        message = f"stopped at step {loop.done}; continue with: {command}" if loop.world.first else ""
-        raise Stopped(message, loop.stop_signal)
     return summary
 
 
@@ -212,9 +212,9 @@ def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseE
     if loop.world.first:
         if loop.limit.allows_examples():
             write_examples(out, components, loop, evaluator.covers.inference)
-        metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, about_cases(components), metric=metric)
-        loop.records.end(summary)
+        planned, metric = components.planned, f"mean_{loop.evaluator.metric}"
+        cases = {"train": len(planned.train), "validation": len(planned.validation)}
+        summary = write_summary(out, loop, {"name": planned.case_set.name, "cases": cases}, metric=metric)
     return broadcast_from_rank0(loop.world, summary)
 
 
@@ -243,7 +243,7 @@ def make_loop(
         if steps < done:
             raise ValueError(f"train.steps={steps}: the run in {out} has done {done} steps; give as many or more")
         try:
-            loop = make(first=done, earlier=Spent.of_checkpoint(state["extra"]))
+            loop = make(first=done, earlier=Spent(**state["extra"]["spent"]))
             loop.restore(state, str(path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{path}: ")
@@ -261,10 +261,8 @@ def _newest(out: Path) -> dict[str, Any] | None:
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
     if checkpoint is None and (out / SUMMARY_JSON).exists():
-        raise ValueError(
-            f"{checkpoints.path}: missing, though the run in {out} had ended; restore it from a copy, or train into "
-            "another --out"
-        )
+        remedy = "restore it from a copy, or train into another --out"
+        raise ValueError(f"{checkpoints.path}: missing, though the run in {out} had ended; {remedy}")
     if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
     return checkpoint

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -20,6 +20,7 @@ from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
+from hasten.config.settled import with_settings
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
 from hasten.kernels.build_together import built_together
@@ -84,8 +85,7 @@ def choose_program(
         summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
         log.warning("augment.chain: %s", summary)
         accelerators["fused augmentation"] = Accelerator(False, "user", summary)
-    sample = dataclasses.replace(planned.config.sample, compile=program.compiled)
-    planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
+    planned = replace(planned, config=with_settings(planned.config, "sample", compile=program.compiled))
     return planned, program, accelerators
 
 

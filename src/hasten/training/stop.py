@@ -42,8 +42,7 @@ class StopRequest:
 
     def __init__(self, *, every: int = 1, timeout_s: float | None = None) -> None:
         """timeout_s: seconds that a rank waits for the others before it fails; None is torch's default."""
-        if every < 1:
-            raise ValueError(f"every={every}: must be 1 or more")
+        assert every >= 1
         self.every = every
         self.timeout = timedelta(seconds=timeout_s) if timeout_s is not None else None
         self.asked: signal.Signals | None = None

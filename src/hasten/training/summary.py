@@ -20,19 +20,8 @@ from hasten.prediction.infer import Inference, infer_labels
 from hasten.training.components import LoopComponents, RunComponents
 from hasten.training.loop import Loop
 
-_PARTS = (
-    "total",
-    "import",
-    "read_plan",
-    "prepare",
-    "tune",
-    "compile",
-    "train",
-    "wait_for_data",
-    "validate",
-    "checkpoint",
-)
-"""Entries that the seconds of every summary have, in this order."""
+_PARTS = ("import", "read_plan", "prepare", "tune", "compile", "train", "wait_for_data", "validate", "checkpoint")
+"""Entries that the seconds of every summary have behind the total, in this order."""
 _FEW_STEPS = 50
 """A run of fewer steps has hardly begun to learn."""
 _NEAR_0 = 0.05
@@ -46,7 +35,7 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
     best weights go by.
     """
     components, spent = loop.components, loop.spent()
-    seconds = {**dict.fromkeys(_PARTS, 0.0), **spent.seconds}
+    seconds = {"total": 0.0, **dict.fromkeys(_PARTS, 0.0), **spent.seconds}
     best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
         "status": loop.status,
@@ -91,15 +80,6 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
             "does not help, look at the report's slices for labels that do not lie on their images"
         )
     return doubts
-
-
-def about_cases(components: RunComponents) -> dict[str, Any]:
-    """What summary.json says of a segmentation run's data."""
-    planned = components.planned
-    return {
-        "name": planned.case_set.name,
-        "cases": {"train": len(planned.train), "validation": len(planned.validation)},
-    }
 
 
 def write_examples(out: Path, components: RunComponents, loop: Loop, inference: Inference) -> None:

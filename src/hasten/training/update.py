@@ -59,15 +59,13 @@ class Update:
         """Clip, update and average after the last piece of 0-based step `index`, and drop the gradients."""
         if self.schedule is not None:
             set_rate(self.optimizer, self.schedule(index))
-        scaled = self.scaler is not None and self.scaler.is_enabled()
-        if scaled:
-            assert self.scaler is not None
-            self.scaler.unscale_(self.optimizer)
+        scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+        if scaler is not None:
+            scaler.unscale_(self.optimizer)
         non_finite = self._clip()
-        if scaled:
-            assert self.scaler is not None
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        if scaler is not None:
+            scaler.step(self.optimizer)
+            scaler.update()
         else:
             self._step(non_finite)
         self.skipped += non_finite.to(torch.int64)

@@ -50,7 +50,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tracking(name: str, run: Path, *, first: int = 0) -> Tracking:
     run.mkdir(exist_ok=True)
-    return Tracking([name], run, project="brains", run_name="my run", config=CONFIG, first=first)
+    return Tracking([name], run, run_name="my run", config=CONFIG, first=first)
 
 
 def records(first: int, last: int) -> list[Mapping[str, Any]]:
@@ -176,6 +176,6 @@ def test_mlflow_goes_where_its_users_send_it(tmp_path: Path, database: Path, mon
         tracked.log({"kind": "train", "step": 1, "loss": 0.5})
     assert not (tmp_path / "mlflow.db").exists()
     client = MlflowClient(elsewhere)
-    experiment = client.get_experiment_by_name("brains")
+    experiment = client.get_experiment_by_name("hasten")
     (result,) = client.search_runs([experiment.experiment_id])
     assert result.data.metrics == {"train/loss": 0.5}

@@ -150,9 +150,7 @@ def test_what_is_open_is_measured(
     ((timed, _, allowed, memory, _),) = asked
     assert (timed, memory) == (network, tmp_path / "measured")
     assert [str(variant) for variant in allowed] == variants
-    assert (result.config.train.precision, result.config.train.channels_last) == (
-        allowed[-1].precision, allowed[-1].channels_last,
-    )  # fmt: skip
+    assert (result.precision, result.channels_last) == (allowed[-1].precision, allowed[-1].channels_last)
     assert {each.set_by for name, each in engaged.items() if name.replace("-", "_") in settings} <= {"user"}
 
 
@@ -163,7 +161,7 @@ def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]
         planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity(), unlimited()
     )
     assert asked == []
-    assert (result.config.train.precision, result.config.train.channels_last) == (precision, last)
+    assert (result.precision, result.channels_last) == (precision, last)
     assert engaged == {
         "precision": Accelerator(precision != "fp32", "user", f"{precision}: {GIVEN}"),
         "channels-last": Accelerator(last, "user", GIVEN),

@@ -146,10 +146,7 @@ class Monitor:
     def _check(self) -> None:
         """Check this rank's samples so far for alerts; report the new ones."""
         for alert in alerts_of(self._recent, rank=self.rank, world_size=self.world_size):
-            matter = f"{alert.kind} {alert.subject}"
-            if matter not in self._said:
-                self._said.add(matter)
-                self._tell_safely(alert.text)
+            self._tell_once(alert.text, f"{alert.kind} {alert.subject}")
 
     def _time(self) -> float:
         return time.monotonic() - self._began
@@ -161,23 +158,22 @@ class Monitor:
         try:
             append_jsonl(self._jsonl, record)
         except OSError as error:
-            if "unwritable" not in self._said:
-                self._said.add("unwritable")
-                self._tell_safely(
-                    f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
-                    "and samples are lost until there is room again"
-                )
+            text = f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
+            self._tell_once(f"{text}and samples are lost until there is room again", "unwritable")
 
     def _say(self, text: str) -> None:
         """Tell a text and write it to the file, the first time only."""
-        if text not in self._said:
-            self._said.add(text)
-            self._tell_safely(text)
+        if self._tell_once(text, text):
             self._record("note", text=text)
 
-    def _tell_safely(self, text: str) -> None:
+    def _tell_once(self, text: str, matter: str) -> bool:
+        """Tell a text unless its matter was told; returns whether it was not."""
+        if matter in self._said:
+            return False
+        self._said.add(matter)
         with contextlib.suppress(Exception):
             self._tell(f"monitor: {text}")
+        return True
 
 
 class Pace:

@@ -17,13 +17,7 @@ from rich.text import Text
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, sentences
-from hasten.observe.monitor.recording import (
-    MONITOR_JSONL,
-    RECENT_BYTES,
-    MonitorRecording,
-    read_records,
-    recordings,
-)
+from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT_BYTES, MonitorRecording, read_records, recordings
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -61,9 +55,6 @@ class View:
     steps: int | None
     """Done, of `total`."""
     total: int | None
-    samples_per_s: float | None
-    best: float | None
-    """Mean of the metric in the best validation."""
     details: tuple[str, ...]
     """What else there is to see: scores, speed, ranks, host."""
     alerts: tuple[Alert, ...]
@@ -115,8 +106,6 @@ def view_of(folder: Path, *, now: Callable[[], float] = time.time) -> View:
         time_s=max(times, default=None) if total_s is None else total_s,
         steps=done,
         total=done if state == "time_up" else integer(settings.get("steps")),
-        samples_per_s=number(speeds.get("samples_per_s")),
-        best=max(scored)[0] if scored else None,
         details=("  ".join(filter(None, details)), *(_sample(rank, each) for rank, each in ranks.items())),
         alerts=tuple(alerts_of_ranks({each.rank: each.samples for each in recorded})),
         notes=tuple(dict.fromkeys(note for each in recorded for note in each.notes)),
@@ -142,6 +131,7 @@ def _state(
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """The mapping in a file; empty where there is none."""
     try:
         return mapping(parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

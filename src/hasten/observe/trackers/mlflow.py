@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import PROJECT, Scalar, Status, TrackedRun
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -17,7 +17,7 @@ _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowRun:
-    """One run of the experiment `project`."""
+    """One run of an experiment."""
 
     def __init__(self, run: TrackedRun) -> None:
         # Read on import. Next to patients' data, no telemetry is sent.
@@ -46,7 +46,7 @@ class MlflowRun:
 def _new_run(client: Any, run: TrackedRun) -> str:
     from mlflow.exceptions import MlflowException
 
-    project = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.project)
+    project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
     # Without it, MLflow would put files into the folder that the command was given in.
     beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", project)
     artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()

@@ -21,6 +21,8 @@ from hasten.observe.values import integer, number
 
 log = logging.getLogger(__name__)
 
+PROJECT = "hasten"
+"""What the trackers file runs under."""
 CLOSE_S = 60.0
 """Seconds that the end of a run waits for its trackers, which may still be importing their libraries."""
 _NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy"), "wandb": ("wandb",)}
@@ -50,7 +52,6 @@ class TrackedRun:
 
     folder: Path
     """The run directory, absolute."""
-    project: str
     run_name: str
     """Name of the tracker's run; a resumed run, which is another one, has the step from which it goes on in it."""
     config: dict[str, Plain]
@@ -184,14 +185,12 @@ class Tracking:
         names: Sequence[str],
         folder: Path,
         *,
-        project: str = "hasten",
         run_name: str,
         config: Mapping[str, Any],
         first: int = 0,
     ) -> None:
         run = TrackedRun(
             folder=Path(folder).absolute(),
-            project=project,
             run_name=f"{run_name} from step {first}" if first else run_name,
             config=flat_config(config),
             first=first,
@@ -200,7 +199,6 @@ class Tracking:
         is_first_rank = os.environ.get("RANK", "0") in ("", "0")
         self._workers = [Worker(name, run) for name in dict.fromkeys(names)] if is_first_rank else []
         self._step = first
-        self._status: Status = "finished"
         self._process = os.getpid()
         self._closed = False
 
@@ -228,19 +226,14 @@ class Tracking:
                 if worker.is_alive():
                     worker.calls.put(lambda tracker: tracker.write(scalars))
 
-    def interrupted(self) -> None:
-        """The run was asked to stop, and so does not end as finished."""
-        self._status = "interrupted"
-
-    def close(self, status: Status | None = None) -> None:
+    def close(self, status: Status = "finished") -> None:
         """End every tracker, waiting at most `CLOSE_S`. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
-        ended = status or self._status
         until = time.monotonic() + CLOSE_S
         for worker in self._workers:
-            worker.calls.put(lambda tracker: tracker.end(ended))
+            worker.calls.put(lambda tracker: tracker.end(status))
             worker.calls.put(None)
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))

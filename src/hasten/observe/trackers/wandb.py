@@ -6,14 +6,14 @@ import os
 from itertools import groupby
 from typing import Any
 
-from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun
+from hasten.observe.trackers.tracking import PROJECT, Scalar, Status, TrackedRun
 
 _SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code": False, "reinit": "create_new"}
 """Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
 
 
 class WandbRun:
-    """One run of `project`."""
+    """One run of a project."""
 
     def __init__(self, run: TrackedRun) -> None:
         # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
@@ -23,7 +23,7 @@ class WandbRun:
         self._run: Any = wandb.init(
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             dir=os.environ.get("WANDB_DIR") or str(run.folder),
-            project=os.environ.get("WANDB_PROJECT", run.project),
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run.run_name,
             config=dict(run.config),
             settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),

@@ -15,6 +15,7 @@ from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.config.networks import is_own
+from hasten.config.settled import with_settings
 from hasten.config.size import parse_size
 from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
@@ -29,7 +30,6 @@ from hasten.nets.size import small_image
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
-from hasten.observe.clock import Clock
 from hasten.runtime.batch_size import find_batch_size_for
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import memory_format
@@ -70,10 +70,17 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
     slice_strided(network)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
-    if is_own(planned.config.network):
-        surgery = _operated_custom(planned, network)
-    else:
+    name, surgery = planned.config.network.name, Surgery()
+    if not is_own(planned.config.network):
         surgery = operate_built(network, lambda: example_of(planned, small=True))
+    elif _has_data_dependent_flow(planned, network):
+        # Surgery by tracing covers one execution path; a network with several must not rely on it.
+        log.warning("%s: decides by values on its way; it is trained unchanged, uncompiled", name)
+    else:
+        try:
+            surgery = operate(network, example_of(planned, small=True))
+        except ValueError as error:
+            log.warning("%s: is trained as it is, as %s", name, error)
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
     return network, surgery
 
@@ -81,20 +88,6 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
 def _has_data_dependent_flow(planned: RunPlan, network: nn.Module) -> bool:
     """Whether this is a user-defined network whose control flow depends on the image's values."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
-
-
-def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
-    """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
-    if _has_data_dependent_flow(planned, network):
-        log.warning(
-            "%s: decides by values on its way; it is trained unchanged, uncompiled", planned.config.network.name
-        )
-        return Surgery()
-    try:
-        return operate(network, example_of(planned, small=True))
-    except ValueError as error:
-        log.warning("%s: is trained as it is, as %s", planned.config.network.name, error)
-        return Surgery()
 
 
 def of_surgery(surgery: Surgery, device: torch.device) -> Accelerators:
@@ -114,24 +107,20 @@ def choose_variant_on_all(
     Also returns the seconds of a forward and backward pass.
     """
     world = strategy.world
-
-    def measured() -> tuple[Variant, float, Accelerators]:
-        tuned, seconds, accelerators = choose_variant(planned, network, experiments)
-        return variant_of(tuned.config.train), seconds, accelerators
-
-    variant, seconds, accelerators = run_on_rank0(world, measured, group=group)
+    variant, seconds, accelerators = run_on_rank0(
+        world, lambda: choose_variant(planned, network, experiments), group=group
+    )
     if not world.first:
         keep_layers(planned, network)
     if world.size > 1:
         accelerators["strategy"] = Accelerator(True, "user", f"{strategy.name} on {world.size} processes")
-    planned = _with_variant(planned, variant)
     fused_norms(network, variant.fused_kernels)
-    return planned, seconds, accelerators
+    return with_variant(planned, variant), seconds, accelerators
 
 
 def choose_variant(
     planned: RunPlan, network: nn.Module, experiments: Experiments
-) -> tuple[RunPlan, float, Accelerators]:
+) -> tuple[Variant, float, Accelerators]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
     Modifies `network` in place: layers that must not run in a 16-bit type stay in float32.
@@ -174,7 +163,7 @@ def choose_variant(
     }
     if planned.device.type == "cuda":
         accelerators["fused kernels"] = outcome(variant.fused_kernels, train.fused_kernels)
-    return _with_variant(planned, variant), seconds, accelerators
+    return variant, seconds, accelerators
 
 
 def _short_run(
@@ -204,7 +193,7 @@ def _short_run(
     return is_short
 
 
-def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
+def with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
     """`planned` with the variant. On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
@@ -239,11 +228,6 @@ def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
     return image.to(planned.device)
 
 
-def time_left(planned: RunPlan, clock: Clock) -> float:
-    """Seconds until train.max_seconds; infinite without it."""
-    return clock.left(planned.config.train.max_seconds)
-
-
 def steps_to_come(planned: RunPlan, experiments: Experiments, step_seconds: float) -> int:
     """The steps of the run, or those that fit into its time. step_seconds: 0 where that was not measured."""
     steps = planned.config.train.steps
@@ -256,7 +240,7 @@ def with_fitted_stages(planned: RunPlan, steps: int) -> RunPlan:
     """`sample.stages` as shares of the `steps` that fit into the time, which may be fewer than are planned."""
     sample, share = planned.config.sample, steps / planned.config.train.steps
     stages = tuple((share * until, factor) for until, factor in sample.stages)
-    return replace(planned, config=replace(planned.config, sample=replace(sample, stages=stages)))
+    return replace(planned, config=with_settings(planned.config, "sample", stages=stages))
 
 
 def choose_activations(planned: RunPlan, network: nn.Module) -> Accelerators:
@@ -290,8 +274,7 @@ def choose_batch_size(planned: RunPlan, network: nn.Module) -> tuple[RunPlan, Ac
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
     text = f"{found} patches instead of {batch_size}: the largest batch that fits"
-    sample = replace(config.sample, batch_size=found, fit_batch=False)
-    planned = replace(planned, config=replace(config, sample=sample))
+    planned = replace(planned, config=with_settings(config, "sample", batch_size=found, fit_batch=False))
     planned = with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
     return planned, {"largest batch": Accelerator(True, "measured", text)}
 
@@ -308,9 +291,8 @@ def choose_compiled(
     if requested is not False and _has_data_dependent_flow(planned, network):
         outcome = Accelerator(False, "data", _DATA_DEPENDENT_FLOW)
     elif requested is None and planned.device.type == "cuda":
-        outcome = Accelerator(
-            False, "default", "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
-        )
+        reason = "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
+        outcome = Accelerator(False, "default", reason)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
         reason = "not tried where several processes share the step; set train.compile"

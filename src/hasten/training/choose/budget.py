@@ -15,15 +15,15 @@ from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.schema import RunConfig
-from hasten.config.size import duration_text
+from hasten.config.settled import with_settings
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
+from hasten.observe.values import duration
 from hasten.optim.build import build_optimizer
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.device import seconds_of
 from hasten.runtime.memory_format import to_memory_format
-from hasten.runtime.variant import variant_of
 from hasten.training.choose.autotune import STEPS_SHARE, choose_variant, operated_net
 from hasten.training.choose.experiments import Experiments
 from hasten.training.plan import RunPlan, augmentation_of, network_size, plan_run, plan_to_dict, with_train
@@ -49,8 +49,7 @@ higher Dice, and runs on crops a lower one (docs/engine.md)."""
 STAGED_STEPS = 200
 """Fewest steps with these: shares of fewer, where the estimate is off, would leave none on full patches."""
 MORE = 4
-"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster than they
-were here."""
+"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster."""
 _PASSES = 7
 """Passes, and what a network's building takes in passes, of timing its step."""
 _OFF = 2.0
@@ -153,7 +152,7 @@ class _Estimate:
     def text(self) -> str:
         """What fits, for the plan: `unet, 16 channels: 97 steps of 0.21 s fit into 40 s`."""
         first, *others = self._texts
-        return "; ".join([f"{first} fit into {duration_text(self.run_s)}", *others])
+        return "; ".join([f"{first} fit into {duration(self.run_s)}", *others])
 
 
 def _operations(planned: RunPlan) -> float:
@@ -204,7 +203,7 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
         cuda = planned.device.type == "cuda"
         config, decisions = with_network(config, decisions, name, planned.fingerprint, cuda=cuda)
     channels = tuple(round(width * each) for each in config.network.channels)
-    config = dataclasses.replace(config, network=dataclasses.replace(config.network, channels=channels))
+    config = with_settings(config, "network", channels=channels)
     decisions = {**decisions, "network.channels": dataclasses.replace(decisions["network.channels"], value=channels)}
     if network_mistake(config.network, planned.case_set.spatial_dims):
         return None
@@ -223,7 +222,7 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
     changed = {name: value for name, value in strong.items() if planned.decisions[f"sample.{name}"].open}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
-    config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
+    config = with_settings(config, "sample", **changed)
     augmentation = augmentation_of(config, planned.fingerprint, planned.ignore_index)
     return dataclasses.replace(planned, config=config, augmentation=augmentation)
 
@@ -237,8 +236,7 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
         return planned
     reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
     decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
-    config = dataclasses.replace(planned.config, sample=dataclasses.replace(sample, stages=SMALL_FIRST))
-    return dataclasses.replace(planned, config=config)
+    return dataclasses.replace(planned, config=with_settings(planned.config, "sample", stages=SMALL_FIRST))
 
 
 def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
@@ -251,10 +249,9 @@ def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
     # Freed memory is kept as in the run: new pages for every pass would nearly double its time.
     with experiments.running(), random_state_kept(planned.device), kept_memory():
         network, _ = operated_net(brief)
-        settled, passes, _ = choose_variant(brief, network, experiments)
-        train, dims = settled.config.train, planned.case_set.spatial_dims
-        to_memory_format(network, dims, variant_of(train).channels_last)
-        optimizer = build_optimizer(network, train)
+        variant, passes, _ = choose_variant(brief, network, experiments)
+        to_memory_format(network, planned.case_set.spatial_dims, variant.channels_last)
+        optimizer = build_optimizer(network, brief.config.train)
         times: list[float] = []
         for _ in range(3):
             for parameter in network.parameters():

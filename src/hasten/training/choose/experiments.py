@@ -59,8 +59,6 @@ class Experiments:
             saves = f"about {max(0.0, saves_s):.0f} s"
             return f"it would take about {cost_s:.0f} s and save {saves}, not {PAYS:g} times as much"
         if cost_s > self.left_s:
-            return (
-                f"it would take about {cost_s:.0f} s, and {self.left_s:.0f} s are left for experiments, "
-                f"which get {SHARE:.0%} of the run's time"
-            )
+            left = f"{self.left_s:.0f} s are left for experiments, which get {SHARE:.0%} of the run's time"
+            return f"it would take about {cost_s:.0f} s, and {left}"
         return ""
