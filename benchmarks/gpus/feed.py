@@ -147,7 +147,7 @@ def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) 
     rung = next(rung for rung in RUNGS if rung.name == "hasten captured")
     assert program.segment is not None
     fixed = make_rung(rung, net, work.batch, sheet.device)
-    fed = ready_run(captured_run(make_step(rung, net, work.batch, sheet.device)[0], program.segment, always=True))
+    fed = ready_run(captured_run(make_step(rung, net, work.batch, sheet.device)[0], program.segment))
     times = turns({"floor": fixed.step, "fed": fed.step}, sheet.device, rounds=7, repeats=8, warmup=2)
     fixed.close()
     fed.close()
