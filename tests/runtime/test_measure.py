@@ -3,7 +3,9 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +368,28 @@ def test_a_wrong_or_slow_usual_variant_is_not_taken(clock: Clock, tmp_path: Path
     result = fastest_variant(fake(clock, **{"seconds": EVEN} | network), probe(), ALL, tmp_path, is_short=quick)
     assert result.rounds > 0
     assert result.variant != BOTH
+
+
+def test_the_kernels_of_a_remembered_variant_are_built_together(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+
+    @contextmanager
+    def together() -> Iterator[None]:
+        before = clock.passes
+        yield
+        built.append(clock.passes - before)
+
+    monkeypatch.setattr(measure, "triton_works", lambda device: True)
+    monkeypatch.setattr(measure, "built_together", together)
+    kernels = [PLAIN, replace(BOTH, fused_kernels=True)]
+    own = replace(probe(), build_together=True)
+    first = fastest_variant(fake(clock, EVEN), own, kernels, tmp_path)
+    assert built == [3]  # as timed, twice, and as trained
+    passes = clock.passes
+    assert fastest_variant(fake(clock, EVEN), own, kernels, tmp_path) == first
+    assert built == [3, 1]  # nothing is timed, but Triton's cache may have gone
+    assert clock.passes == passes + 1
+    fastest_variant(fake(clock, EVEN), probe(), kernels, tmp_path)
+    assert built == [3, 1]  # not of a user's own network

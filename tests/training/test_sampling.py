@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hasten.config.settled import with_settings
 from hasten.observe.compare import Compared, Comparison
 from hasten.training import sampling
 from tests.augment.stores import random_store
@@ -56,6 +57,8 @@ class _Callable:
     device = torch.device("cpu")
     prepared_on_host = False
     stages = ()
+    batch_size = 2
+    why_not_captured: str | None = "no graph in this test"
 
     def __init__(self, call: Any, facts: SimpleNamespace) -> None:
         self.call, self.compiled, self.why = call, facts.compiled, facts.why
@@ -63,11 +66,17 @@ class _Callable:
     def __call__(self, step: int) -> Any:
         return self.call(step)
 
+    def drawn(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample
+
+    def rendered(self, drawn: torch.Tensor) -> Any:
+        return self.call(0)
+
 
 def judged(gain: float) -> Comparison:
     """Five rounds in which the other program was so many times as fast."""
-    arm = Compared(arm="other", gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
-    return Comparison(base="eager", seconds={"eager": [gain] * 5, "other": [1.0] * 5}, others=0.0, arms={"other": arm})
+    arm = Compared(arm="fused", gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
+    return Comparison(base="eager", seconds={"eager": [gain] * 5, "fused": [1.0] * 5}, others=0.0, arms={"fused": arm})
 
 
 STORE = random_store([(8, 8, 8)], num_channels=2)
@@ -135,3 +144,38 @@ def test_fused_kernels_must_be_faster_and_right(
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
     assert not program.compiled
+
+
+class Graphs:
+    """Stands in for `SideStream`: a batch within a graph takes `seconds`."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.replays = clock, seconds, 0
+
+    def __call__(self, device: torch.device) -> Graphs:
+        return self
+
+    def run(self, body: Any) -> Any:
+        return body()
+
+    def capture(self, body: Any) -> tuple[Graphs, Any]:
+        return self, body()
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.clock.now += self.seconds
+
+
+@pytest.mark.parametrize(("capture", "on"), [(None, False), (False, True)])
+def test_a_batch_is_timed_as_the_run_makes_it(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch, capture: bool | None, on: bool
+) -> None:
+    # Eager, a batch takes 0.1 s, most of it launches; in the run's graph it takes nothing that fusing could save.
+    graphs = Graphs(card.clock, 1e-6)
+    monkeypatch.setattr(sampling, "SideStream", graphs)
+    monkeypatch.setattr(_Callable, "why_not_captured", None)
+    run = planned(tmp_path, device="cuda", steps=1000)
+    run = replace(run, config=with_settings(run.config, "train", capture=capture))
+    _, _, engaged = sampling.choose_program(run, ARENA)
+    assert engaged["fused batch kernels"].on is on
+    assert (graphs.replays > 0) is (capture is None)

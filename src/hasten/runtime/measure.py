@@ -150,13 +150,17 @@ def _whole_batch(probe: Probe) -> Probe:
     return replace(probe, shape=(max(probe.batch_size, probe.shape[0]), *probe.shape[1:]))
 
 
-def _build_kernels(network: nn.Module, probe: Probe, allowed: list[Variant]) -> None:
+def build_kernels(network: nn.Module, probe: Probe, allowed: list[Variant], *, timed: bool = False) -> None:
     """Build the Triton kernels of a step together, rather than one by one at their first launch.
 
-    Of the last variant once as measured, without dropouts, and once as trained, as a dropout changes the kernels of its
-    norm; of the first one, those of the loss.
+    Those of the last variant as trained; where variants are to be `timed`, also those of that, as a dropout changes
+    the kernels of its norm, and of the first one the loss. Does nothing where the variant has no such kernels.
     """
-    kinds = [(probe, allowed[0], False), (probe, allowed[-1], False), (_whole_batch(probe), allowed[-1], True)]
+    if not (probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device)):
+        return
+    kinds = [(_whole_batch(probe), allowed[-1], True)]
+    if timed:
+        kinds = [(probe, allowed[0], False), (probe, allowed[-1], False), *kinds]
     with out_of_memory_ends_block(), random_state_kept(probe.device), built_together():
         for size, variant, dropouts in kinds:
             _pass(_copy(network, size, variant, dropouts=dropouts), size, variant)()
@@ -201,6 +205,8 @@ def fastest_variant(
     if earlier is not None and (
         earlier.others or earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))
     ):
+        # Triton's own cache may have gone meanwhile, or lack kernels that these sizes need.
+        build_kernels(network, probe, [earlier.variant])
         return earlier
     measured = timed[path.name] = _measured(network, probe, allowed, seconds=seconds, rounds=rounds, is_short=is_short)
     if not measured.others and measured.rounds != 1:
@@ -219,8 +225,7 @@ def _measured(
 ) -> VariantTimes:
     """`fastest_variant` without what was measured before."""
     begun, names = time.perf_counter(), [str(variant) for variant in allowed]
-    if probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device):
-        _build_kernels(network, probe, allowed)
+    build_kernels(network, probe, allowed, timed=True)
     if is_short is not None:
         usual = _usual_variant(network, probe, allowed, seconds)
         if usual is not None and usual.others and 2 * (time.perf_counter() - begun) < seconds:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 
 import torch
+from torch import Tensor
 
 from hasten.augment.chain import Batch
 from hasten.augment.fused import fused_places
@@ -20,7 +21,7 @@ from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
-from hasten.config.settled import with_settings
+from hasten.config.settled import PlannedTrain, with_settings
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
 from hasten.kernels.build_together import built_together
@@ -29,6 +30,7 @@ from hasten.nets.build import divisor
 from hasten.observe.clock import Clock
 from hasten.runtime.device import seconds_of
 from hasten.runtime.measure import certainly_faster, compared
+from hasten.runtime.side_stream import SideStream
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -43,8 +45,9 @@ _CHECKED_BATCHES = 8
 """Batches that fused kernels must make as torch's operations do, before they are timed."""
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
-_FUSE_SECONDS, _FUSED_SAVES = 10.0, 0.8
-"""Seconds that fusing nnU-Net's chain on a GPU costs, and the share of a batch's time that it is likely to save."""
+_FUSE_SECONDS, _FUSED_SAVES = 1.5, 0.8
+"""Seconds that fusing nnU-Net's chain on a GPU costs (six kernels, built together in about one; the batches that are
+checked and timed), and the share of a batch's time that it is likely to save."""
 
 
 def choose_program(
@@ -75,7 +78,7 @@ def choose_program(
         program, accelerators["fused batch kernels"] = _in_few_kernels(
             program,
             partial(make, fuse=True),
-            planned.config.train.steps,
+            planned.config.train,
             step_seconds,
             experiments or Experiments(Clock()),
         )
@@ -89,26 +92,17 @@ def choose_program(
     return planned, program, accelerators
 
 
-def _faster(eager: Program, other: Program, why: str, left_s: float) -> tuple[Program, str]:
-    """The other program if it is certainly faster, and why."""
-    arms = {name: partial(next, map(each.latest, count())) for name, each in (("eager", eager), ("other", other))}
-    comparison = compared(arms, eager.device, base="eager", seconds=min(_COMPARE_SECONDS, left_s))
-    gain = comparison.arms["other"]
-    if certainly_faster(comparison, "other", eager.device):
-        return other, f"{why}; measured {gain}"
-    return eager, f"{why}, but it is not certainly faster: {gain}"
-
-
 def _in_few_kernels(
-    program: Program, make: Callable[[], Program], steps: int, step_seconds: float, experiments: Experiments
+    program: Program, make: Callable[[], Program], train: PlannedTrain, step_seconds: float, experiments: Experiments
 ) -> tuple[Program, Accelerator]:
     """nnU-Net's chain on a GPU by `render_fused`, if it pays and batches stay the same."""
     segment, chosen = program.latest, program
     with experiments.running():
-        _, *later = [seconds_of(partial(segment, 0), segment.device) for _ in range(3)]
+        batch = _as_run(segment, train)
+        _, *later = [seconds_of(batch, segment.device) for _ in range(3)]
     batch_s = min(later)
-    fitting = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
-    why = f"an eager batch takes {1e3 * batch_s:.0f} ms in {fitting} steps"
+    fitting = int(min(train.steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
+    why = f"a batch takes {1e3 * batch_s:.1f} ms in {fitting} steps"
     refusal = experiments.refusal(_FUSE_SECONDS, _FUSED_SAVES * batch_s * fitting)
     if refusal:
         return program, Accelerator(False, "measured", f"{why}; fusing is not tried: {refusal}")
@@ -117,7 +111,14 @@ def _in_few_kernels(
             fused = make()
             _build_kernels(fused.latest)
             if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                chosen, why = _faster(program, fused, why, experiments.left_s)
+                arms = {"eager": batch, "fused": _as_run(fused.latest, train)}
+                limit_s = min(_COMPARE_SECONDS, experiments.left_s)
+                comparison = compared(arms, segment.device, base="eager", seconds=limit_s)
+                gain = comparison.arms["fused"]
+                if certainly_faster(comparison, "fused", segment.device):
+                    chosen, why = fused, f"{why}; measured {gain}"
+                else:
+                    why = f"{why}, but it is not certainly faster: {gain}"
             else:
                 why = "its batches are not those of the operations one by one"
     except Exception as error:
@@ -125,6 +126,30 @@ def _in_few_kernels(
     if chosen is program:
         log.warning("the augmentation runs operation by operation: %s", why)
     return chosen, Accelerator(chosen is not program, "measured", why)
+
+
+def _as_run(segment: Segment, train: PlannedTrain) -> Callable[[], object]:
+    """A call that makes a batch as the run will: within a CUDA graph where the step can be one.
+
+    Launches, which take the most of an eager batch's time, are nearly free in a graph.
+    """
+    eager = partial(next, map(segment, count()))
+    if segment.why_not_captured is not None or train.capture is False:
+        return eager
+    sample = torch.arange(segment.batch_size, device=segment.device)
+
+    def batch() -> Tensor:
+        with torch.no_grad():
+            return segment.rendered(segment.drawn(sample))["image"]
+
+    side = SideStream(segment.device)
+    try:
+        side.run(batch)  # warm-up
+        graph, _ = side.capture(batch)
+    except Exception as error:  # the run's capture will fail alike, and say so
+        log.info("a batch is timed without a graph: %s", first_line(error))
+        return eager
+    return graph.replay
 
 
 def _build_kernels(segment: Segment) -> None:

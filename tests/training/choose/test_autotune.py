@@ -156,12 +156,17 @@ def test_what_is_open_is_measured(
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
+def test_what_is_set_is_not_measured(
+    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, precision: Any, last: bool
+) -> None:
+    built: list[Variant] = []
+    monkeypatch.setattr(autotune, "build_kernels", lambda network, probe, allowed: built.extend(allowed))
     result, _, engaged = choose_variant(
         planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity(), unlimited()
     )
     assert asked == []
     assert (result.precision, result.channels_last) == (precision, last)
+    assert built == [result]  # its kernels together, as where it is measured
     assert engaged == {
         "precision": Accelerator(precision != "fp32", "user", f"{precision}: {GIVEN}"),
         "channels-last": Accelerator(last, "user", GIVEN),

@@ -31,7 +31,7 @@ from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
 from hasten.runtime.batch_size import find_batch_size_for
-from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
+from hasten.runtime.measure import MEASURE_S, Probe, build_kernels, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.memory_format import memory_format
 from hasten.runtime.precision import autocast
 from hasten.runtime.variant import Variant, candidates, explain, has_fast_bf16, variant_of
@@ -149,6 +149,8 @@ def choose_variant(
         variant = measured.variant
         why = explain(measured) if len(allowed) > 1 else ""
         seconds = measured.pass_s * probes_per_step
+    else:
+        build_kernels(network, probe_of(planned), allowed)
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     measured_as: SetBy = "measured" if len(allowed) > 1 else "default"
