@@ -128,26 +128,37 @@ def summary(report: ScriptReport) -> list[str]:
         return [ending(report.run), *few]
     evidence = (f"  {line}" for line in report.diagnosis.evidence)
     texts = [ending(report.run), "", report.diagnosis.sentence, *evidence, "", *finding_lines(report.findings)]
-    missing = untried(report.run)
     if all(finding.level == "note" for finding in report.findings):
-        nothing = "no fault found: the script does what can be seen from outside as it should"
-        texts.append("no fault found so far, but not everything was tried" if missing else nothing)
-    return texts + missing + busy(report)
+        texts.append(no_fault(report))
+    return texts + untried(report.run) + busy(report)
+
+
+def no_fault(report: ScriptReport) -> str:
+    """What to say where no finding is sure: no more than was seen."""
+    assert report.diagnosis is not None
+    if untried(report.run):
+        return "no fault found so far, but not everything was tried"
+    if report.diagnosis.bound != "compute":
+        return f"no fault found that explains why the training is {report.diagnosis.bound}-bound; look there yourself"
+    return "no fault found: the script does what can be seen from outside as it should"
 
 
 def untried(run: ScriptRun) -> list[str]:
-    """What there was no time to try, why, and the seconds that it needs; empty if all was tried that can be."""
+    """What was not tried, why, and the seconds that it needs; empty if all was tried that can be."""
     tried = run.records[0].experiments if run.records else {}
-    skipped = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
-    if not skipped:
-        return []
-    texts = [
-        f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s"
-        for name, one in skipped.items()
-    ]
-    # Half of --seconds goes to the experiments.
-    suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in skipped.values()))
-    return [*texts, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
+    if not tried or "skipped" in tried:
+        return [f"not tried   any experiment: {tried.get('skipped', 'the script had ended before')}"]
+    results = {name: tried.get(name) or {} for name in _EXPERIMENTS}
+    failed = {name: one["error"] for name, one in results.items() if "error" in one}
+    texts = [f"not tried   {_EXPERIMENTS[name]}: it failed ({error})" for name, error in failed.items()]
+    late = {name: one for name, one in results.items() if "needs_s" in one}
+    for name, one in late.items():
+        texts.append(f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s")
+    if late:
+        # Half of --seconds goes to the experiments.
+        suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in late.values()))
+        texts.append(f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it")
+    return texts
 
 
 def busy(report: ScriptReport) -> list[str]:
@@ -209,7 +220,7 @@ def _page(report: ScriptReport, path: Path) -> Path:
     assert report.split is not None
     sections = [
         split_section(report.split, report.diagnosis),
-        findings_section(report.findings, "No fault found."),
+        findings_section(report.findings, f"{no_fault(report).capitalize()}."),
     ]
     if untried(report.run):
         sections.append(Section("Not tried", "\n\n".join(untried(report.run))))

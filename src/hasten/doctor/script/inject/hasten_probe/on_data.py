@@ -56,9 +56,37 @@ def _note(session: Session, loader: Any, site: str) -> None:
     existing = session.loader_facts.get(id(loader))
     if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
-    session.loader_facts[id(loader)] = {
-        "ref": weakref.ref(loader),
+    kind = _kind(loader)
+    facts = next((each for each in session.all_loaders if _replaces(loader, site, kind, each)), None)
+    if facts is None:
+        facts = _new_facts(site, kind)
+        session.all_loaders.append(facts)
+    facts["ref"] = weakref.ref(loader)
+    session.loader_facts[id(loader)] = facts
+
+
+def _replaces(loader: Any, site: str, kind: list[Any], facts: dict[str, Any]) -> bool:
+    """Whether `facts` are of an earlier loader in whose place this one is, as where each epoch builds its own.
+
+    It is made at the same line of such a data set, which is the same one if the earlier loader is still there.
+    """
+    earlier = facts["ref"]()
+    return facts["site"] == site and facts["kind"] == kind and (earlier is None or earlier.dataset is loader.dataset)
+
+
+def _kind(loader: Any) -> list[Any]:
+    """Of a loader's data set: its class, its length, and the samples of a batch."""
+    try:
+        length = len(loader.dataset)
+    except Exception:  # an iterable one has none
+        length = -1
+    return [type(loader.dataset).__qualname__, length, getattr(loader, "batch_size", None)]
+
+
+def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
+    return {
         "site": site,
+        "kind": kind,
         "own_thread": False,
         "batches": 0,
         "wait_s": 0.0,

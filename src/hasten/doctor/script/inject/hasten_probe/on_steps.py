@@ -275,7 +275,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "cuda_devices": torch.cuda.device_count(),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
-        "loaders": [_loader(facts) for facts in list(session.loader_facts.values())],
+        "loaders": [_loader(facts) for facts in list(session.all_loaders)],
         "roots": [{"site": site} for _, site in list(session.roots)],
         "convolutions": session.has_convolutions,
         **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},

@@ -86,7 +86,8 @@ class Session:
         self.ender: int | None = None
         self.steps: list[dict[str, Any]] = []
         self.last_loader: int | None = None
-        self.loader_facts: dict[int, dict[str, Any]] = {}
+        self.all_loaders: list[dict[str, Any]] = []
+        self.loader_facts: dict[int, dict[str, Any]] = {}  # by the identity of a loader
         self.loaders: list[tuple[Any, Site]] = []
         self.optimizers: list[tuple[Any, Site]] = []
         self.roots: list[tuple[Any, Site]] = []
