@@ -4,6 +4,7 @@ import threading
 import time
 from typing import Any
 
+import monai.data
 import pytest
 import torch
 
@@ -41,6 +42,15 @@ def test_the_window_moves_as_published() -> None:
             dataset.update_cache()
             seen.append(ids(dataset))
     assert seen == [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 1], [4, 5, 1, 2], [5, 1, 2, 3], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_the_order_is_that_of_monais_class(seed: int) -> None:
+    rows = [{"id": number} for number in range(23)]
+    theirs = monai.data.SmartCacheDataset(rows, None, 0.3, 9, progress=False, seed=seed)
+    with SmartCacheDataset(rows, None, 0.3, 9, progress=False, seed=seed) as ours:
+        assert ids(ours) == [theirs[number]["id"] for number in range(9)]
+        assert [row["id"] for row in ours.data] == [row["id"] for row in theirs.data]
 
 
 def test_the_callers_list_is_not_shuffled_and_the_seed_decides() -> None:

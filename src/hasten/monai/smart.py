@@ -22,8 +22,9 @@ class SmartCacheDataset(CacheDataset):
     Call `update_cache()` between epochs (`start()` before the first one begins preparing at once) and `shutdown()` at
     the end, or use it in a `with` statement. Its length is that of the window.
 
-    replace_rate: share of the window that is replaced, rounded up. shuffle: in a seeded order; the caller's list stays
-    as it is. num_replace_workers: threads that prepare replacements. The rest is as for `CacheDataset`.
+    replace_rate: share of the window that is replaced, rounded up. shuffle: in the order that MONAI's class gives for
+    the seed; the caller's list stays as it is. num_replace_workers: threads that prepare replacements. The rest is as
+    for `CacheDataset`.
     """
 
     shared = False
@@ -63,7 +64,7 @@ class SmartCacheDataset(CacheDataset):
         self.shutdown()
         rows = list(data)
         if self.shuffle:
-            np.random.default_rng(self.seed).shuffle(rows)
+            np.random.RandomState(self.seed).shuffle(rows)  # noqa: NPY002 (the order of MONAI's)
         self.start_position = 0
         super().set_data(rows)
 
