@@ -64,7 +64,7 @@ class SmartCacheDataset(CacheDataset):
         self.shutdown()
         rows = list(data)
         if self.shuffle:
-            np.random.RandomState(self.seed).shuffle(rows)  # noqa: NPY002 (the order of MONAI's)
+            np.random.RandomState(self.seed).shuffle(rows)
         self.start_position = 0
         super().set_data(rows)
 
