@@ -54,6 +54,11 @@ def color(index: int) -> str:
     return f"--c{index % NUM_COLORS + 1}"
 
 
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether a logarithmic axis shows the values better."""
+    return min(values) > 0 and max(values) > 20 * min(values)
+
+
 def line_chart(
     lines: Sequence[Line],
     *,

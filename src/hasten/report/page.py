@@ -20,7 +20,7 @@ from hasten.observe.notebook import PagePath
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.evaluation_page import write_crossval_page
-from hasten.report.figures import NUM_COLORS, Line, color, line_chart
+from hasten.report.figures import NUM_COLORS, Line, color, is_wide, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Card, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.read import Machine, Run, read_run
@@ -247,9 +247,8 @@ def _loss(run: Run) -> Chart:
         return Chart("", "Training loss", note="No training loss was recorded.")
     losses = [loss for _, loss in points]
     line = Line(x=[time_s for time_s, _ in points], y=losses, color="--c2")
-    log = min(losses) > 0 and max(losses) > 20 * min(losses)
     describe = f"Training loss over time, from {losses[0]:.3g} to {losses[-1]:.3g}"
-    return Chart(line_chart([line], id_prefix="loss", describe=describe, log=log), "Training loss")
+    return Chart(line_chart([line], id_prefix="loss", describe=describe, log=is_wide(losses)), "Training loss")
 
 
 def _validations(run: Run, metric: str) -> Chart:
