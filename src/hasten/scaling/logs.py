@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,10 +77,19 @@ NATIVE = "native"
 """Torch's DistributedDataParallel, the strategy of logs without one in their name."""
 _SHORT = {"hvd": "horovod"}
 METRICS = {"iou": "IoU", "dice": "Dice"}
-_NEEDED = ("time_per_epoch", "loss", "training_time")
-_KNOWN = (*_NEEDED, "lr", "test_time", *METRICS)
-_INDEX = ("", "index", "epoch", "Unnamed: 0")
-"""Names of a first column that numbers the epochs."""
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One epoch of a CSV file."""
+
+    time_per_epoch: _Seconds
+    loss: float
+    training_time: _Seconds
+    iou: float = math.nan
+    dice: float = math.nan
+    lr: float = math.nan
 
 
 def parse_name(path: Path) -> tuple[str, int, int] | None:
@@ -94,75 +104,42 @@ def parse_name(path: Path) -> tuple[str, int, int] | None:
 def read_csv(path: Path) -> tuple[Log, list[str]]:
     """The log in a CSV file whose name `parse_name` accepts, and remarks about it, a sentence each.
 
-    Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
-    The last three and the metric are the same in every row; the last row's are taken.
-    Raises ValueError naming the file, and the column or the line, for what isn't such a log.
+    A row for each epoch, with the columns time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice;
+    lr may be there, and others are ignored. The total and the metric are those of the last row.
+    Raises ValueError naming the file, and the column and the line, for what isn't such a log.
     """
     name = parse_name(path)
     assert name is not None
-    columns, rows = _table(path)
-    metric = next((column for column in METRICS if column in columns), "iou")
-    missing = [column for column in (*_NEEDED, metric) if column not in columns]
-    if missing:
-        there = ", ".join(column or "(no name)" for column in columns)
-        raise ValueError(f"{path}: has no column {', '.join(missing)} (it has {there}); add it, or take the file away")
-    index = columns[0] if columns[0] in _INDEX else None
-    unknown = [column or "(no name)" for column in columns if column not in _KNOWN and column != index]
-    notes = [f"{path.name}: unknown columns are ignored: {', '.join(unknown)}."] if unknown else []
-    epochs: dict[int, float] = {}
-    losses = []
-    clock = 0.0
-    for place, (line, row) in enumerate(rows):
-        epoch = place if index is None else int(_number(line, row, index, least=0))
-        if epoch in epochs:
-            raise ValueError(f"{line}: epoch {epoch} is there twice; keep one of the rows")
-        epochs[epoch] = _number(line, row, "time_per_epoch", least=1e-9)
-        clock += epochs[epoch]
-        losses.append((epoch + 1.0, clock, _number(line, row, "loss")))
-    line, last = rows[-1]
-    score = _number(line, last, metric)
-    if not math.isfinite(score):
-        notes.append(f"{path.name}: its {metric} is no finite number, so its quality isn't known.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            # Of a row that is too long the loss is a list, which is refused; of a short one the last values are None.
+            reader = csv.DictReader(file, restkey="loss")
+            rows = TypeAdapter(list[_Row]).validate_python(list(reader))
+            columns = reader.fieldnames or ()
+    except ValidationError as error:
+        wrong = [f"line {each['loc'][0] + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
+        raise ValueError(f"{path}: {first_few(wrong)}; correct or delete that") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
+    metric = next((column for column in METRICS if column in columns), None)
+    if not rows or metric is None:
+        raise ValueError(f"{path}: holds no epoch with an iou or a dice; take the file away or give the whole log")
+    score = getattr(rows[-1], metric)
+    clock = accumulate(row.time_per_epoch for row in rows)
+    losses = [(number, seconds, row.loss) for number, (seconds, row) in enumerate(zip(clock, rows, strict=True), 1)]
+    known = math.isfinite(score)
     return Log(
         strategy=name[0],
         world=name[1],
         seed=name[2],
         source=path.name,
-        epochs=epochs,
-        total_s=_number(line, last, "training_time", least=1e-9),
+        epochs={number: row.time_per_epoch for number, row in enumerate(rows)},
+        total_s=rows[-1].training_time,
         losses=tuple(entry for entry in losses if math.isfinite(entry[2])),
         metric_name=METRICS[metric],
-        metric=score if math.isfinite(score) else None,
-        rate=max(_number(line, row, "lr") for line, row in rows) if "lr" in columns else None,
-    ), notes
-
-
-def _table(path: Path) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """The names of the columns, and the file and line of each row with its values by column; at least one row."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [(f"{path}:{reader.line_num}", row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
-    if not rows:
-        raise ValueError(f"{path}: holds no epoch; take the file away or give the whole log")
-    for line, row in rows:
-        if None in row or None in row.values():
-            raise ValueError(f"{line}: has not one value for each column; correct or delete that line")
-    return list(reader.fieldnames or ()), rows
-
-
-def _number(line: str, row: dict[str, str], column: str, *, least: float = -math.inf) -> float:
-    """The number in a column. least: it must be finite, and at least that."""
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = None
-    if value is None or (least > -math.inf and not least <= value < math.inf):
-        name = column or "the first column"
-        raise ValueError(f"{line}: {name} is {row[column]!r}, which can't be; correct or delete that line")
-    return value
+        metric=score if known else None,
+        rate=max((row.lr for row in rows if math.isfinite(row.lr)), default=None),
+    ), [] if known else [f"{path.name}: its {metric} is no finite number, so its quality isn't known."]
 
 
 RUNS_JSON = "scale.json"
