@@ -119,30 +119,24 @@ def analyse(
 
 @app.command()
 def predict(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A folder of scaling logs or runs, or the run of one process.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study, or of log_*.csv files.")],
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = "8,16,32,64,128,256",
-    link: Annotated[
-        float, typer.Option(min=1e-3, metavar="GB/s", help="Of one run: the slowest link between workers.")
-    ] = 22.5,
     mode: Annotated[
         Literal["weak", "strong"],
         typer.Option(help="Each worker keeps its batch, or the batch is split; logs may state it themselves."),
     ] = "weak",
 ) -> None:
-    """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
+    """Predict how a training scales to more workers, with error bars, from its logs on three counts or more."""
     from hasten.report.model import print_table
+    from hasten.scaling.predict import fit_logs, table_of
     from hasten.scaling.predict import predict as predicted
-    from hasten.scaling.predict import source_of, table_of
 
     counts = [_whole("--workers", text) for text in _split(workers)]
     if not counts or min(counts) < 1:
         raise ValueError(f"--workers {workers}: give whole numbers of 1 or more with commas, such as 8,16")
-    data = source_of(source, link=link, mode=mode)
-    print_table(table_of([predicted(data, count) for count in counts]))
-    for line in data.notes:
-        echo(line)
+    fit = fit_logs(folder, mode)
+    print_table(table_of([predicted(fit, count) for count in counts]))
+    echo(fit.note)
 
 
 def _request(
