@@ -40,8 +40,8 @@ _MARGINS = (44, 10, 46, 10)
 class Line:
     """One line. `color` names a CSS variable of the page."""
 
-    x: Sequence[float]
-    y: Sequence[float]
+    points: Sequence[tuple[float, float]]
+    """(x, y), in the order of x."""
     color: str
     width: float = 1.8
     dashed: bool = False
@@ -82,7 +82,7 @@ def line_chart(
     axes = _axes(figure)
     divisor = 1.0
     if not x_label:
-        unit, divisor = _time_unit(max((max(line.x) for line in lines if len(line.x)), default=0.0))
+        unit, divisor = _time_unit(max((x for line in lines for x, _ in line.points), default=0.0))
         x_label = f"Time since the start ({unit})"
     for line in lines:
         _draw(axes, line, divisor)
@@ -151,21 +151,20 @@ def _apart(ticks: Sequence[float]) -> list[float]:
 
 
 def _draw(axes: matplotlib.axes.Axes, line: Line, divisor: float) -> None:
-    x, y = _thin([value / divisor for value in line.x], line.y)
-    hue = _VARIABLES[line.color]
+    points, hue = _thin(line.points), _VARIABLES[line.color]
     axes.plot(
-        x,
-        y,
+        [x / divisor for x, _ in points],
+        [y for _, y in points],
         color=hue,
         linewidth=line.width,
         linestyle=(0, (5, 4)) if line.dashed else "solid",
-        marker="o" if len(y) <= 30 and not line.dashed else None,
+        marker="o" if len(points) <= 30 and not line.dashed else None,
         markersize=3.5,
         markeredgewidth=0,
     )
     if line.spread:
         low, high = zip(*line.spread, strict=True)
-        axes.vlines(line.x, low, high, color=hue, linewidth=1.2)
+        axes.vlines([x for x, _ in line.points], low, high, color=hue, linewidth=1.2)
 
 
 class _Plain(LogFormatter):
@@ -197,13 +196,13 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return ("min", 60.0) if seconds <= 7200 else ("h", 3600.0)
 
 
-def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+def _thin(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
     """Reduce to at most `MAX_POINTS` points: means over bins of equal count, the last bin the rest."""
-    size = -(-len(values) // MAX_POINTS)
+    size = -(-len(points) // MAX_POINTS)
     if size <= 1:
-        return list(seconds), list(values)
-    bins = [slice(start, start + size) for start in range(0, len(values), size)]
-    return [fmean(seconds[each]) for each in bins], [fmean(values[each]) for each in bins]
+        return points
+    bins = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in each), fmean(y for _, y in each)) for each in bins]
 
 
 def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT) -> str:

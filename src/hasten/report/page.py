@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,15 +129,7 @@ def _comparison_chart(runs: list[Run], metric: str, threshold: float | None) -> 
     keys = [Key(run.name, color(index)) for index, run in enumerate(runs)]
     if threshold is not None:
         keys.append(Key("compared at", "--muted", words.threshold(threshold), dashed=True))
-    lines = [
-        Line(
-            x=[record.time_s for record in run.validations],
-            y=[record.score for record in run.validations],
-            color=color(index),
-            width=2.2,
-        )
-        for index, run in enumerate(runs)
-    ]
+    lines = [Line(points=run.scores, color=color(index), width=2.2) for index, run in enumerate(runs)]
     describe = f"Validations of {len(runs)} runs: {metric} over time"
     svg = line_chart(lines, id_prefix="comparison", describe=describe, level=threshold)
     return Chart(svg, f"Validations: {metric} over time", tuple(keys))
@@ -246,7 +238,7 @@ def _loss(run: Run) -> Chart:
     if not points:
         return Chart("", "Training loss", note="No training loss was recorded.")
     losses = [loss for _, loss in points]
-    line = Line(x=[time_s for time_s, _ in points], y=losses, color="--c2")
+    line = Line(points=points, color="--c2")
     describe = f"Training loss over time, from {losses[0]:.3g} to {losses[-1]:.3g}"
     return Chart(line_chart([line], id_prefix="loss", describe=describe, log=is_wide(losses)), "Training loss")
 
@@ -265,10 +257,9 @@ def _validations(run: Run, metric: str) -> Chart:
         # The place in the label map, so that a class has one hue in the curves and on the slices.
         hue = color(known.index(name) if name in known else len(known) + position)
         points = [(record.time_s, record.per_class[name]) for record in run.validations if name in record.per_class]
-        lines.append(Line(x=[time_s for time_s, _ in points], y=[score for _, score in points], color=hue))
+        lines.append(Line(points=points, color=hue))
         keys.append(Key(name, hue, words.score(last.per_class.get(name))))
-    times = [record.time_s for record in run.validations]
-    lines.append(Line(x=times, y=[record.score for record in run.validations], color="--ink", width=2.4))
+    lines.append(Line(points=run.scores, color="--ink", width=2.4))
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
@@ -339,33 +330,32 @@ PERCENT = (0.0, 103.0)
 GIB = 1024.0
 """MiB per GiB."""
 
-Points = list[tuple[float, float]]
-"""(seconds since the start, value)."""
-Curves = dict[str, Points]
-"""Points by the name of what is drawn."""
+Curves = dict[str, list[tuple[float, float]]]
+"""(seconds since the start, value) by the name of what is drawn."""
 
 
 def machine_section(machine: Machine | None) -> Section | None:
     """None where nothing was recorded."""
     if machine is None:
         return None
-    host = machine.ranks[min(machine.ranks)]  # every rank records the host
-    total = host[-1].host.ram_total
+    ranks, first = machine.ranks, min(machine.ranks)
+    host = {first: ranks[first]}  # every rank records it
+    total = host[first][-1].host.ram_total
     of_all = f"all programs, of {total / GIB:.1f} GiB" if total else "all programs"
-    memory = {of_all: _of(host, lambda sample: sample.host.ram_used, GIB)}
-    memory |= _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
-    steps = _of_ranks(machine, lambda sample: sample.step_s, "a step", 1e-3)
+    memory = _curves_of(host, lambda sample: [(of_all, sample.host.ram_used)], GIB)
+    memory |= _curves_of(ranks, lambda sample: [("this process", sample.host.rss)], GIB)
+    steps = _curves_of(ranks, lambda sample: [("a step", sample.step_s)], 1e-3)
+    cores = _curves_of(host, lambda sample: [("busy", sample.host.cpu)])
+
+    def of_gpus(value: Callable[[Gpu], float | None], scale: float = 1.0) -> Curves:
+        return _curves_of(ranks, lambda sample: [(f"GPU {gpu.index}", value(gpu)) for gpu in sample.gpus], scale)
+
     charts = (
-        _chart("GPU utilisation (%)", _of_gpus(machine, lambda gpu: gpu.util), "gpu", bounds=PERCENT),
-        _chart("GPU memory (GiB)", _of_gpus(machine, lambda gpu: gpu.used, GIB), "gpu-memory"),
-        _chart("Power (W)", _of_gpus(machine, lambda gpu: gpu.power_w), "power"),
+        _chart("GPU utilisation (%)", of_gpus(lambda gpu: gpu.util), "gpu", PERCENT),
+        _chart("GPU memory (GiB)", of_gpus(lambda gpu: gpu.used, GIB), "gpu-memory"),
+        _chart("Power (W)", of_gpus(lambda gpu: gpu.power_w), "power"),
         _chart("Step time (ms)", steps, "step"),
-        _chart(
-            "Processor, all cores (%)",
-            {"busy": _of(host, lambda sample: sample.host.cpu)},
-            "cpu",
-            bounds=PERCENT,
-        ),
+        _chart("Processor, all cores (%)", cores, "cpu", PERCENT),
         _chart("Host memory (GiB)", memory, "memory"),
     )
     return Section(
@@ -376,40 +366,29 @@ def machine_section(machine: Machine | None) -> Section | None:
     )
 
 
-def _chart(title: str, curves: Curves, id_: str, *, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
+def _chart(title: str, curves: Curves, id_: str, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
     """The curves, as many as there are colours, each with its mean; None where nothing was recorded."""
     drawn = [(name, points) for name, points in curves.items() if len(points) > 1][:NUM_COLORS]
     if not drawn:
         return None
-    keys, lines = [], []
-    for place, (name, points) in enumerate(drawn, 1):
-        times, values = zip(*points, strict=True)
-        keys.append(Key(name, color(place), f"mean {words.number(statistics.fmean(values))}"))
-        lines.append(Line(x=times, y=values, color=color(place)))
+    lines = [Line(points=points, color=color(place)) for place, (_, points) in enumerate(drawn, 1)]
+    means = [words.number(statistics.fmean(value for _, value in points)) for _, points in drawn]
+    keys = [Key(name, line.color, f"mean {mean}") for (name, _), line, mean in zip(drawn, lines, means, strict=True)]
     svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
     return Chart(svg, title, tuple(keys))
 
 
-def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None], scale: float = 1.0) -> Points:
-    return [(sample.time, reading / scale) for sample in samples if (reading := value(sample)) is not None]
-
-
-def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: float = 1.0) -> Curves:
-    """Points by the GPU's name, which includes the rank only if there are several."""
-    devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
-    several = len(machine.ranks) > 1
-    return {
-        f"GPU {index} (rank {rank})" if several else f"GPU {index}": [
-            (sample.time, reading / scale)
-            for sample in machine.ranks[rank]
-            for gpu in sample.gpus
-            if gpu.index == index and (reading := value(gpu)) is not None
-        ]
-        for rank, index in devices
-    }
-
-
-def _of_ranks(machine: Machine, value: Callable[[Sample], float | None], alone: str, scale: float = 1.0) -> Curves:
-    """Points by the rank's name. alone: the name where there is one rank."""
-    several = len(machine.ranks) > 1
-    return {f"rank {rank}" if several else alone: _of(samples, value, scale) for rank, samples in machine.ranks.items()}
+def _curves_of(
+    ranks: Mapping[int, Sequence[Sample]],
+    readings: Callable[[Sample], Iterable[tuple[str, float | None]]],
+    scale: float = 1.0,
+) -> Curves:
+    """What the samples say of each name, which includes the rank only if there are several."""
+    curves: Curves = {}
+    for rank, samples in ranks.items():
+        for sample in samples:
+            for name, value in readings(sample):
+                if value is not None:
+                    which = f"{name} (rank {rank})" if len(ranks) > 1 else name
+                    curves.setdefault(which, []).append((sample.time, value / scale))
+    return curves

@@ -71,6 +71,11 @@ class Run:
     notes: tuple[str, ...]
     """What is missing or damaged, one sentence each."""
 
+    @property
+    def scores(self) -> tuple[tuple[float, float], ...]:
+        """(seconds, score) of each validation."""
+        return tuple((record.time_s, record.score) for record in self.validations)
+
 
 def read_run(folder: Path) -> Run:
     """Read the run directory `folder`.

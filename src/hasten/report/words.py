@@ -121,7 +121,7 @@ def time_to(run: Run, level: float) -> float | None:
     """Seconds until a validation first reached `level`; None if none did."""
     if run.target_time_s is not None and run.target is not None and abs(run.target - level) < 1e-9:
         return run.target_time_s
-    return next((record.time_s for record in run.validations if record.score >= level), None)
+    return next((time_s for time_s, score in run.scores if score >= level), None)
 
 
 def verdict(run: Run) -> str:

@@ -252,7 +252,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
         losses=tuple(losses),
         metric_name=METRIC.get(run.metric, run.metric),
         metric=run.best_score,
-        scores=tuple((record.time_s, record.score) for record in run.validations),
+        scores=run.scores,
         rate=_rate(train, batch),
         machine=_machine(run, entry, train),
     ), notes

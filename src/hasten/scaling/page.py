@@ -22,7 +22,7 @@ def qualities(analysis: Analysis) -> Chart | None:
         spread = [(point.metric.low, point.metric.high) for point in one.points if point.metric is not None]
         if any(low < high for low, high in spread):
             lines[place] = replace(lines[place], spread=spread)
-    return Chart(_over_workers(analysis, lines, analysis.metric)) if any(line.x for line in lines) else None
+    return Chart(_over_workers(analysis, lines, analysis.metric)) if any(line.points for line in lines) else None
 
 
 def _over_workers(analysis: Analysis, lines: Sequence[Line], name: str, **axes: Any) -> str:
@@ -35,8 +35,8 @@ def _lines(analysis: Analysis, value: Callable[[Point], float | None]) -> list[L
     """A line for each strategy, over the counts of workers whose value is known."""
     lines = []
     for place, one in enumerate(analysis.series):
-        known = [(point.world, y) for point in one.points if (y := value(point)) is not None]
-        lines.append(Line(x=[world for world, _ in known], y=[y for _, y in known], color=color(place)))
+        points = [(point.world, y) for point in one.points if (y := value(point)) is not None]
+        lines.append(Line(points=points, color=color(place)))
     return lines
 
 
@@ -58,8 +58,8 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
     for one, logs in zip(analysis.series, firsts, strict=True):
         lines = []
         for world, log in logs.items():
-            epochs, times, loss = zip(*log.losses, strict=True)
-            lines.append(Line(x=times if by_time else epochs, y=loss, color=hues[world], width=1.4))
+            points = [(time if by_time else epoch, loss) for epoch, time, loss in log.losses]
+            lines.append(Line(points=points, color=hues[world], width=1.4))
         id_ = f"loss-{len(charts)}-{'time' if by_time else 'epoch'}"
         svg = line_chart(lines, id_prefix=id_, describe=f"Loss of {one.strategy} for each count of workers", **axes)
         charts.append(Chart(svg, one.strategy))
@@ -128,7 +128,7 @@ def _speed(analysis: Analysis) -> Section:
         compared = f"epoch {analysis.epoch} (counted from 0)"
     several = " Times and metrics are medians over the runs, with their range." if _several(analysis) else ""
     most = _worlds(analysis)[-1]
-    ideal = Line(x=[0, most], y=[0, most / analysis.baseline], color="--muted", width=1.2, dashed=True)
+    ideal = Line(points=[(0, 0), (most, most / analysis.baseline)], color="--muted", width=1.2, dashed=True)
     speedups = [ideal, *_lines(analysis, lambda point: point.speedup)]
     efficiencies = _lines(analysis, lambda point: point.efficiency)
     least = {"bounds": (0, None), "level": LEAST_EFFICIENCY}
