@@ -24,7 +24,7 @@ from hasten.report.figures import NUM_COLORS, Line, color, is_wide, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Card, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.read import Machine, Run, read_run
-from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
+from hasten.report.slices import slices_section
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ def run_sections(run: Run) -> tuple[Section, ...]:
         _curves(run),
         _time(run),
         machine_section(run.machine),
-        _slices(run),
+        slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
         _listing("Environment", ("Name", "Value"), words.environment(run.environment), "Versions and the machine"),
@@ -284,15 +284,6 @@ def _time(run: Run) -> Section:
         title,
         bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
         note=f"Shares are of {words.duration(total)} in all.",
-    )
-
-
-def _slices(run: Run) -> Section:
-    return Section(
-        "Example slices",
-        slices=tuple(map(slice_of, run.examples)),
-        keys=(*class_keys(run.class_names.values()), *DIFFERENCE_KEYS),
-        note=slices_note(run.examples) if run.examples else "No example slices were recorded.",
     )
 
 

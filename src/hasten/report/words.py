@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from hasten.config.size import size_text
 from hasten.observe import values
 from hasten.report.read import Run
 
@@ -106,15 +107,9 @@ def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         first, *rest = name.split(".")
         words = ": ".join([title(first), *(each if each.isupper() else each.replace("_", " ") for each in rest)])
         if name.endswith("_bytes") and text.isdecimal():
-            words, text = words.removesuffix(" bytes"), size(int(text))
+            words, text = words.removesuffix(" bytes"), size_text(int(text)).replace(" ", NBSP)
         rows.append((words, text))
     return tuple(rows)
-
-
-def size(num_bytes: float) -> str:
-    """Bytes as `512 MiB` or `23.5 GiB`."""
-    gib = num_bytes / 2**30
-    return f"{gib:.1f}{NBSP}GiB" if gib >= 1 else f"{num_bytes / 2**20:.0f}{NBSP}MiB"
 
 
 def time_to(run: Run, level: float) -> float | None:
