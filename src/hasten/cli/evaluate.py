@@ -92,7 +92,7 @@ def evaluate(
         tolerance_mm=tolerance_mm,
         surfaces=surfaces,
         num_workers=num_workers,
-        tick=None if quiet else counted(),
+        tick=counted(quiet),
     )
     echo("\n".join(_table(evaluation)))
     if out is not None:
@@ -115,8 +115,7 @@ def _of_run(
     from hasten.evaluation.evaluate import write_evaluation
     from hasten.report.evaluation_page import write_trials_page
 
-    show = counted()
-    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
+    tick = counted(quiet)
     comparison = evaluate_run(
         run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, out=out, tick=tick
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.folds import check_options
 from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
+from hasten.cli.train import parse_folds
 
 if TYPE_CHECKING:
     from hasten.distribute.launch.job import Job
@@ -43,7 +43,8 @@ def launch(
     quiet: Quiet = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
-    check_options(folds, resume=resume)
+    if folds is not None:
+        parse_folds(folds, resume=resume)
     if source is None and not resume:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
     if source is not None and not resume:
@@ -62,7 +63,7 @@ def launch(
         join_s=join_seconds,
     )
     arguments = [] if source is None else [source, *(overrides or [])]
-    options = _options(out, folds=folds, quiet=quiet)
+    options = ["--out", str(out), *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
     place = _place(job)
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
@@ -70,12 +71,6 @@ def launch(
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
         raise typer.Exit(code)
-
-
-def _options(out: Path, *, folds: str | None, quiet: bool) -> list[str]:
-    """The options of `hasten train` for every rank."""
-    options = ["--out", str(out)]
-    return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
 
 def _place(job: Job) -> list[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import Verbs, echo
-
-if TYPE_CHECKING:
-    from hasten.scaling.study import StudyRequest
 
 _HELP = ("-h", "--help")
 
@@ -68,15 +65,23 @@ def run(
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more workers than cores.")] = False,
 ) -> None:
     """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
-    request = _request(worlds, strategies, seeds, mode, threads, oversubscribe)
-    config = config_from(source, overrides or [])
+    counts, of_seeds = _numbers("--worlds", worlds), _numbers("--seeds", seeds)
 
     from hasten.config.url import shown
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.logs import DONE
     from hasten.scaling.page import print_analysis, write
-    from hasten.scaling.study import run_study
+    from hasten.scaling.study import StudyRequest, run_study
 
+    request = StudyRequest(
+        worlds=counts,
+        strategies=_split(strategies),  # type: ignore[arg-type]  # checked there
+        seeds=of_seeds,
+        mode=mode,
+        threads=threads,
+        oversubscribe=oversubscribe,
+    )
+    config = config_from(source, overrides or [])
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
     entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
     failed = [entry for entry in entries if entry["status"] not in DONE]
@@ -131,7 +136,7 @@ def predict(
     from hasten.scaling.predict import fit_logs, table_of
     from hasten.scaling.predict import predict as predicted
 
-    counts = [_whole("--workers", text) for text in _split(workers)]
+    counts = _numbers("--workers", workers)
     if not counts or min(counts) < 1:
         raise ValueError(f"--workers {workers}: give whole numbers of 1 or more with commas, such as 8,16")
     fit = fit_logs(folder, mode)
@@ -139,26 +144,12 @@ def predict(
     echo(fit.note)
 
 
-def _request(
-    worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
-) -> StudyRequest:
-    counts = tuple(_whole("--worlds", text) for text in _split(worlds))
-    of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
-
-    from hasten.scaling.study import StudyRequest
-
-    return StudyRequest(
-        worlds=counts,
-        strategies=tuple(_split(strategies)),  # type: ignore[arg-type]  # checked there
-        seeds=of_seeds,
-        mode=mode,
-        threads=threads,
-        oversubscribe=oversubscribe,
-    )
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    return tuple(_whole(option, part) for part in _split(text))
 
 
 def _whole(option: str, text: str) -> int:
