@@ -138,11 +138,12 @@ def _comparison_chart(runs: list[Run], metric: str, threshold: float | None) -> 
 def _other_cases(runs: list[Run]) -> tuple[str, ...]:
     """Why the scores of the runs are not to be compared; empty if they are."""
     first, *others = runs
+    data = mapping(first.settings.get("data"))
     notes = [
         f"{run.name} has another data.{name} than {first.name}, so that their scores are of other cases."
         for run in others
-        for name in ("source", "split")
-        if name in run.data and name in first.data and run.data[name] != first.data[name]
+        for name, value in mapping(run.settings.get("data")).items()
+        if name in ("source", "split") and data.get(name, value) != value
     ]
     shortened = [
         f"{run.name}: the validation is shortened to {mapping(run.accelerators['shorter validation']).get('reason')}."

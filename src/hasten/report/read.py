@@ -62,9 +62,11 @@ class Run:
     """Values of summary.json; `decisions` are those of plan.json."""
     decisions: dict[str, Any]
     environment: dict[str, Any]
+    world: dict[str, Any]
+    """Size and strategy."""
     config: str
-    data: dict[str, Any]
-    """What of the section `data` decides which cases a run has: `source` and `split`."""
+    settings: dict[str, Any]
+    """The sections of `config`."""
     examples: tuple[Example, ...]
     machine: Machine | None
     """What the monitor recorded, if there was one."""
@@ -89,8 +91,8 @@ def read_run(folder: Path) -> Run:
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
-    config, sections = _read_config(folder / "run.yaml", notes)
-    planned, data = mapping(sections.get("train")), mapping(sections.get("data"))
+    config, settings = _read_config(folder / "run.yaml", notes)
+    planned = mapping(settings.get("train"))
     doubts = summary.get("doubts")
     notes += [f"{str(doubt)[:1].upper()}{str(doubt)[1:]}." for doubt in doubts] if isinstance(doubts, list) else []
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
@@ -132,8 +134,9 @@ def read_run(folder: Path) -> Run:
         accelerators=mapping(summary.get("accelerators")),
         decisions=mapping(plan.get("decisions")),
         environment=environment,
+        world=mapping(summary.get("world")),
         config=config,
-        data={name: data[name] for name in ("source", "split") if name in data},
+        settings=settings,
         examples=_read_examples(folder / EXAMPLES, notes),
         machine=read_monitor(folder, notes),
         notes=tuple(notes),

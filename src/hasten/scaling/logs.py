@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hasten.config.patterns import first_few
-from hasten.config.yaml_file import load_yaml
-from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
+from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
@@ -193,25 +190,15 @@ def is_run(folder: Path) -> bool:
 
 
 def entry_from_files(folder: Path) -> StudyEntry:
-    """An entry for a run that no scale.json lists, from its files. Raises ValueError where they can't be read."""
-    world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
-    settings = _read(folder / RUN_YAML, load_yaml)
-    size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
+    """An entry for a run that no scale.json lists, from its files."""
+    run = read_run(folder)
+    size, strategy = integer(run.world.get("size")) or 1, str(run.world.get("strategy") or SINGLE)
     return StudyEntry(
         world=size,
         strategy=SINGLE if size == 1 else strategy,
-        seed=integer(mapping(settings.get("train")).get("seed")) or 0,
+        seed=integer(mapping(run.settings.get("train")).get("seed")) or 0,
         folder=folder.name,
     )
-
-
-def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return mapping(parse(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: can't be read ({error}); correct it or remove the run") from None
 
 
 def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]]:
@@ -226,18 +213,11 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
     if run.status not in DONE:
         return None, [f"{at}: {run.status.replace('_', ' ')}, so it is left out."]
     notes = [f"{at}: was resumed; its seconds are those of all its processes."] if run.earlier_s else []
-    settings = mapping(load_yaml(run.config)) if run.config else {}
-    train = mapping(settings.get("train"))
-    cases, batch = run.cases.get("train"), integer(mapping(settings.get("sample")).get("batch_size"))
-    epochs: dict[int, float] = {}
-    losses: list[tuple[float, float, float]] = []
-    if cases and batch:
-        epochs = _epochs(run.train, batch, cases)
-        losses = [
-            (record.step * batch / cases, record.time_s, loss)
-            for record in run.train
-            if (loss := record.loss) is not None
-        ]
+    train = mapping(run.settings.get("train"))
+    cases, batch = run.cases.get("train"), integer(mapping(run.settings.get("sample")).get("batch_size"))
+    epochs = _epochs(run.train, batch, cases) if cases and batch else {}
+    records = [(record.step, record.time_s, record.loss) for record in run.train if record.loss is not None]
+    losses = [(step * batch / cases, time_s, loss) for step, time_s, loss in records] if cases and batch else []
     if not epochs:
         notes.append(f"{at}: its {METRICS_JSONL} has no pace, so its epochs have no time.")
     return Log(
