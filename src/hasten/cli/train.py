@@ -53,7 +53,12 @@ def train(
     chosen = None if folds is None else parse_folds(folds, resume=resume)
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
-    config = resumed_from(out, source, overrides or []) if resume else _new_settings(source, overrides or [])
+    if resume:
+        config = resumed_from(out, source, overrides or [])
+    elif source is None:
+        raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
+    else:
+        config = settings_from(source, overrides or [])
     if config.kind == "detection" and chosen is not None:
         raise ValueError(f"--folds {folds}: a run on slides has no folds; leave it out")
     if config.kind == "segmentation":
@@ -110,12 +115,6 @@ def _trained(
     from hasten.training.run import train as run
 
     return run(config, out, resume=resume, progress=progress, **timed)
-
-
-def _new_settings(source: str | None, overrides: list[str]) -> RunConfig | DetectionConfig:
-    if source is None:
-        raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
-    return settings_from(source, overrides)
 
 
 def _closing(out: Path, name: str, *, folds: Sequence[Path] = (), kind: str = "IMAGE") -> list[str]:

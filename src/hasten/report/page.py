@@ -185,8 +185,9 @@ _TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interr
 
 def run_sections(run: Run) -> tuple[Section, ...]:
     """Everything but the key figures."""
+    metric = words.metric(run).removeprefix("mean ")
     sections = (
-        _curves(run),
+        Section(f"Loss and {metric}", charts=(_validations(run, metric), _loss(run))),
         _time(run),
         machine_section(run.machine),
         slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
@@ -226,12 +227,6 @@ def run_cards(run: Run) -> tuple[Card, ...]:
         others = f", {validation:,} held out" if validation is not None else ""
         cards.append(Card("Cases", words.DASH if train is None else f"{train:,}", f"for training{others}"))
     return tuple(cards)
-
-
-def _curves(run: Run) -> Section:
-    metric = words.metric(run).removeprefix("mean ")
-    charts = (_validations(run, metric), _loss(run))
-    return Section(f"Loss and {metric}", charts=charts)
 
 
 def _loss(run: Run) -> Chart:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,9 +93,9 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def title(name: str) -> str:
-    """A setting's, field's or class's name as words: `batch_size` and `BatchSize` as `Batch size`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
-    text = " ".join(word.upper() if word.lower() in _ABBREVIATIONS else word.lower() for word in words)
+    """A setting's or field's name as words: `batch_size` as `Batch size`."""
+    words = name.lower().replace("_", " ").split()
+    text = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in words)
     return f"{text[:1].upper()}{text[1:]}"
 
 
