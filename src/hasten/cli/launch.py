@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
 from hasten.cli.train import parse_folds
-
-if TYPE_CHECKING:
-    from hasten.distribute.launch.job import Job
 
 
 def launch(
@@ -65,22 +62,16 @@ def launch(
     arguments = [] if source is None else [source, *(overrides or [])]
     options = ["--out", str(out), *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    place = _place(job)
+    place = ["--nproc", str(job.nproc)]
+    if nnodes > 1:
+        place += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
+    place += ["--master", master] if master is not None else []
+    place += ["--max-restarts", str(max_restarts)] if max_restarts else []
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
         raise typer.Exit(code)
-
-
-def _place(job: Job) -> list[str]:
-    """The options for the job's hosts and processes."""
-    options = ["--nproc", str(job.nproc)]
-    if job.nnodes > 1:
-        options += ["--nnodes", str(job.nnodes), "--node-rank", str(job.node_rank)]
-    if job.master is not None:
-        options += ["--master", job.master]
-    return options + (["--max-restarts", str(job.max_restarts)] if job.max_restarts else [])
 
 
 def _gpus() -> int:

@@ -111,12 +111,14 @@ def analyse(
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
-    chosen = epoch if epoch is None or epoch == "median" else _whole("--epoch", epoch)
+    number = None if epoch is None or epoch == "median" else _whole("--epoch", epoch)
 
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.page import print_analysis, write
 
-    analysis = analysed(folder, baseline=baseline, epoch=chosen, drop=drop, target=target)
+    analysis = analysed(
+        folder, baseline=baseline, epoch="median" if epoch == "median" else number, drop=drop, target=target
+    )
     print_analysis(analysis, echo)
     if out is not None:
         echo(f"page       {write(analysis, out)}")

@@ -55,17 +55,15 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
         if len(runs) > 1:
             raise ValueError("write_report: a cross-validation has a separate page; name it alone, or name its folds")
         return PagePath(write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out))
-    loaded = _distinct([read_run(Path(folder)) for folder in runs])
+    loaded = [read_run(Path(folder)) for folder in runs]
     for run in loaded:
         for note in run.notes:
             log.warning("%s: %s", run.folder, note)
-    return PagePath(write_page(_page(loaded), out / "report.html" if out.is_dir() else out))
+    page = _run_page(loaded[0]) if len(loaded) == 1 else _comparison_page(loaded)
+    return PagePath(write_page(page, out / "report.html" if out.is_dir() else out))
 
 
-def _page(runs: list[Run]) -> Page:
-    if len(runs) > 1:
-        return comparison_page(runs)
-    (run,) = runs
+def _run_page(run: Run) -> Page:
     return Page(
         title=run.name,
         kind=KIND,
@@ -76,12 +74,6 @@ def _page(runs: list[Run]) -> Page:
     )
 
 
-def _distinct(runs: list[Run]) -> list[Run]:
-    """Equal names are distinguished by their folders."""
-    names = [run.name for run in runs]
-    return [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
-
-
 KIND = "training report"
 _COLUMNS = ("Run", "Time to {}", "Speed-up", "Best {}", "Per step", "Samples/s", "Waited for data", "Total")
 _NOTE = (
@@ -90,8 +82,10 @@ _NOTE = (
 )
 
 
-def comparison_page(runs: list[Run]) -> Page:
-    """Compare `runs` (two or more, names distinct) with the first."""
+def _comparison_page(runs: list[Run]) -> Page:
+    """Compare `runs`, two or more, with the first. Equal names are distinguished by their folders."""
+    names = [run.name for run in runs]
+    runs = [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
     threshold, metric = _threshold(runs), words.common_metric(runs)
     goal = "target" if threshold is None else f"{metric} {words.threshold(threshold)}"
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]

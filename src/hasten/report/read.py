@@ -7,7 +7,6 @@ a half-written last line, a damaged file) leaves its part empty and adds a sente
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import zipfile
 import zlib
@@ -174,8 +173,7 @@ def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
     examples: list[Example] = []
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            indices = sorted(int(key[6:]) for key in arrays.files if re.fullmatch(r"image_[0-9]{1,9}", key))
-            for index in indices[:MAX_EXAMPLES]:
+            for index in range(min(MAX_EXAMPLES, sum(key.startswith("image_") for key in arrays.files))):
                 fields = {name: arrays[f"{name}_{index}"] for name in _FIELDS if f"{name}_{index}" in arrays.files}
                 image, label, prediction = (fields.pop(name) for name in ("image", "label", "prediction"))
                 if not image.shape[:2] == label.shape == prediction.shape:

@@ -110,12 +110,10 @@ def _resize(classes: np.ndarray) -> np.ndarray:
 
 def _outline(classes: np.ndarray, *, width: int) -> np.ndarray:
     """Pixels of a class that lie within `width` of another class or the background."""
-    rows, columns = classes.shape
-    padded = np.pad(classes, width, mode="edge")
-    edge = np.zeros(classes.shape, bool)
-    for row, column in ((0, width), (2 * width, width), (width, 0), (width, 2 * width)):
-        edge |= padded[row : row + rows, column : column + columns] != classes
-    return edge & (classes > 0)
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    box = 2 * width + 1
+    return (maximum_filter(classes, box) != minimum_filter(classes, box)) & (classes > 0)
 
 
 def png_uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:

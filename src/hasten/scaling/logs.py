@@ -114,7 +114,7 @@ def read_csv(path: Path) -> tuple[Log, list[str]]:
             rows = TypeAdapter(list[_Row]).validate_python(list(reader))
             columns = reader.fieldnames or ()
     except ValidationError as error:
-        wrong = [f"line {each['loc'][0] + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
+        wrong = [f"line {int(each['loc'][0]) + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
         raise ValueError(f"{path}: {first_few(wrong)}; correct or delete that") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None

@@ -54,7 +54,7 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
     bounds = (min(values) * 0.8, max(values) * 1.25) if wide else (min(0.0, *values), max(values) * 1.05)
     axes: dict[str, Any] = {"x_label": "" if by_time else "Epochs", "log": wide, "bounds": bounds}
     hues = {world: color(place) for place, world in enumerate(_worlds(analysis))}
-    charts = []
+    charts: list[Chart] = []
     for one, logs in zip(analysis.series, firsts, strict=True):
         lines = []
         for world, log in logs.items():

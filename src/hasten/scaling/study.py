@@ -119,17 +119,6 @@ def _scaled_steps(steps: int | None, world: int) -> int | None:
     return None if steps is None else -(-steps // world)
 
 
-def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None:
-    """Raise ValueError for a run that can't be studied."""
-    if config.train.max_seconds is not None:
-        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
-    if config.distribute.strategy not in ("auto", SINGLE):
-        raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
-    most = max(worlds)
-    if num_train < most:
-        raise ValueError(f"--worlds {most}: there are {num_train} cases to train on, and each worker needs one")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyRequest:
     """The options of a study."""
@@ -235,8 +224,7 @@ def run_study(
     Raises ValueError for settings that can't be studied, and if `out` holds another study.
     """
     planned = plan_run(config)
-    check_base(planned.config, options.worlds, len(planned.train))
-    _require_room(planned, options)
+    _check(planned, options)
     arms = arms_of(options.worlds, options.strategies, options.seeds)
     settings = [settings_of(planned.config, arm, options.mode) for arm in arms]
     record = _study_record(out, planned.config, options)
@@ -251,8 +239,15 @@ def run_study(
     return list(record["runs"])
 
 
-def _require_room(planned: RunPlan, options: StudyRequest) -> None:
-    most, cores = max(options.worlds), usable_cores()
+def _check(planned: RunPlan, options: StudyRequest) -> None:
+    """Raise ValueError for a run that can't be studied, or not on this machine."""
+    config, most, cores, cases = planned.config, max(options.worlds), usable_cores(), len(planned.train)
+    if config.train.max_seconds is not None:
+        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
+    if config.distribute.strategy not in ("auto", SINGLE):
+        raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
+    if cases < most:
+        raise ValueError(f"--worlds {most}: there are {cases} cases to train on, and each worker needs one")
     if planned.device.type == "cuda":
         import torch
 
