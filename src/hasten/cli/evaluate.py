@@ -10,6 +10,7 @@ import typer
 
 from hasten.cli.source import Quiet
 from hasten.cli.terminal import counted, echo
+from hasten.observe.folds import POSTPROCESSING_YAML
 
 if TYPE_CHECKING:
     from hasten.evaluation.cleaning import Chosen
@@ -139,8 +140,6 @@ def _of_run(
 
 
 def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
-    from hasten.observe.folds import POSTPROCESSING_YAML
-
     if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [

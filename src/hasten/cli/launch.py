@@ -49,8 +49,12 @@ def launch(
     from hasten.distribute.launch.agent import launch as start
     from hasten.distribute.launch.job import Job
 
+    if nproc is None:
+        import torch
+
+        nproc = max(1, torch.cuda.device_count())
     job = Job(
-        nproc=_gpus() if nproc is None else nproc,
+        nproc=nproc,
         out=out,
         nnodes=nnodes,
         node_rank=node_rank,
@@ -62,7 +66,7 @@ def launch(
     arguments = [] if source is None else [source, *(overrides or [])]
     options = ["--out", str(out), *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    place = ["--nproc", str(job.nproc)]
+    place = ["--nproc", str(nproc)]
     if nnodes > 1:
         place += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
     place += ["--master", master] if master is not None else []
@@ -72,9 +76,3 @@ def launch(
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
         raise typer.Exit(code)
-
-
-def _gpus() -> int:
-    import torch
-
-    return max(1, torch.cuda.device_count())

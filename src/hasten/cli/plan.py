@@ -34,13 +34,14 @@ def plan(
 
     decided = make_plan(config)
     write_json(out, decided)
+    width = shutil.get_terminal_size((120, 24)).columns  # the former for a file or a pipe
     if decided.get("decisions"):
-        echo(_table(decided["decisions"]) + "\n")
+        echo(_table(decided["decisions"], width) + "\n")
     if decided.get("augmentation"):
         from hasten.augment.explain import ExplainedTransform, rows_table
 
         table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
-        echo(wrapped(table, _width()) + "\n")
+        echo(wrapped(table, width) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
@@ -49,11 +50,7 @@ def plan(
     echo(f"train      hasten train {shlex.join([str(source), *(overrides or [])])} --out FOLDER")
 
 
-def _width() -> int:
-    return shutil.get_terminal_size((120, 24)).columns  # the former for a file or a pipe
-
-
-def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
+def _table(decisions: Mapping[str, Mapping[str, Any]], width: int) -> str:
     """A row for each decision: setting, value, reason."""
     from rich.console import Console
     from rich.table import Table
@@ -63,7 +60,7 @@ def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
     table.columns[0].no_wrap = True
     for name, each in decisions.items():
         table.add_row(name, Text(json.dumps(each["value"])), Text(str(each["reason"])))
-    console = Console(width=_width(), color_system=None)
+    console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -29,14 +29,6 @@ app = typer.Typer(
 )
 
 Drop = Annotated[float, typer.Option(min=0, help="Report a fall of the metric that is larger than this.")]
-Epoch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|median",
-        help="Epoch, from 0, whose time is compared. Default: 4 for logs by others, as the study they are from did; "
-        "the median of all but the first for Hasten's own runs.",
-    ),
-]
 Target = Annotated[
     float | None,
     typer.Option(help="Compare the time to this Dice; without it the highest that every run reached."),
@@ -103,14 +95,19 @@ def run(
 def analyse(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study, or of log_*.csv files.")],
     baseline: Annotated[int, typer.Option(min=1, help="Workers that speed-up is measured against.")] = 1,
-    epoch: Epoch = None,
+    epoch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|median",
+            help="Epoch, from 0, whose time is compared. Default: 4 for logs by others, as the study they are from "
+            "did; the median of all but the first for Hasten's own runs.",
+        ),
+    ] = None,
     drop: Drop = 0.05,
     target: Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
     number = None if epoch is None or epoch == "median" else _whole("--epoch", epoch)
 
     from hasten.scaling.analyse import analyse as analysed

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,6 @@ from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
-    from hasten.distribute.world import World
     from hasten.observe.progress import Progress
     from hasten.pathology.config import DetectionConfig
     from hasten.training.folds import Folds
@@ -65,8 +63,17 @@ def train(
         from hasten.nets.cpu.library import build_ahead
 
         build_ahead()  # beside the imports, which take about as long
-    with _progress_shown(world, quiet=quiet) as progress:
-        summary = _trained(config, out, chosen, progress, resume=resume)
+    from hasten.distribute.launch.record import recorded
+    from hasten.observe.progress import Progress
+    from hasten.runtime.out_of_memory import out_of_memory
+
+    progress = None if quiet or not world.first else Progress()
+    try:
+        with recorded(short_of_memory=out_of_memory):
+            summary = _trained(config, out, chosen, progress, resume=resume)
+    finally:
+        if progress is not None:
+            progress.stop()  # restores the terminal's cursor, whatever happened
     if world.first:
         echo("\n".join(_run_lines(summary, out) if folds is None else _fold_lines(summary, out)))
 
@@ -81,22 +88,6 @@ def parse_folds(text: str, *, resume: bool = False) -> Folds:
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise ValueError(f"--folds {text}: write all, or numbers from 0 as in 0,1,2")
     return [int(number) for number in numbers]
-
-
-@contextmanager
-def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
-    """Show progress while the block trains, and record its failure for the launcher."""
-    from hasten.distribute.launch.record import recorded
-    from hasten.observe.progress import Progress
-    from hasten.runtime.out_of_memory import out_of_memory
-
-    progress = None if quiet or not world.first else Progress()
-    try:
-        with recorded(short_of_memory=out_of_memory):
-            yield progress
-    finally:
-        if progress is not None:
-            progress.stop()  # restores the terminal's cursor, whatever happened
 
 
 def _trained(

@@ -208,20 +208,18 @@ def _thin(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]
 def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT) -> str:
     """The figure as an element that can be embedded in a page next to others.
 
-    Ids are made unique by `id_prefix`, and the sheet that matplotlib embeds is left out, because inside HTML both
-    would reach beyond this figure. The settings are only read while drawing, and are restored.
+    `id_prefix` makes its ids unique, and the sheet that matplotlib embeds is left out, because inside HTML both would
+    reach beyond this figure. The settings are only read while drawing, and are restored.
     """
     text = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hasten"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": id_prefix}):
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r"<style\b.*?</style>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"(<g) id=\"[^\"]*\"", r"\1", svg)
-    svg = re.sub(r' id="([^"]+)"', rf' id="{id_prefix}-\1"', svg)
-    svg = re.sub(r"(xlink:href=\"|url\()#", rf"\1#{id_prefix}-", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -283,21 +282,17 @@ def _accelerators(run: Run) -> Section:
         detail = value if isinstance(value, dict) else {"on": value}
         on = detail.get("on")
         state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
-        rows.append((name, state, _text(detail, "reason")))
+        rows.append((name, state, str(detail.get("reason") or "")))
     return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows))
 
 
 def _plan(run: Run) -> Section:
     details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
     rows = tuple(
-        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), _text(each, "reason"), name)
+        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), str(each.get("reason") or ""), name)
         for name, each in details.items()
     )
     return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows)
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    return str(fields.get(name) or "")
 
 
 def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], folded: str = "") -> Section:

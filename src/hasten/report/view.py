@@ -63,7 +63,7 @@ class Pictured:
     """(C, D, H, W)."""
     spacing: tuple[float, float, float]
     axes: Sequence[dict[str, Any]]
-    """Of each its name (x, y or z of the file), the file's index of its first slice, and the step to the next."""
+    """Name (x, y or z of the file), index of the first slice in the file, and step to the next, of each axis."""
     maps: Mapping[str, np.ndarray]
     """Class indices (D, H, W) uint8 by what they are: label, prediction."""
     ranges: tuple[tuple[float, float], ...]
@@ -237,7 +237,8 @@ def write_case_pages(
         )
     config = load_run(run / RUN_YAML)
     case_set, train, validation = read_cases(config)
-    ranks = {} if names else _ranked(run)
+    examples = () if names else read_run(run).examples
+    ranks = {each.name: each.which and f"{each.which} of the last validation, " for each in examples}
     cases = _chosen(case_set, names or list(ranks) or [case.id for case in validation[:3]], run)
     parts = {case.id: "training case" for case in train} | {case.id: "validation case" for case in validation}
     out.mkdir(parents=True, exist_ok=True)
@@ -266,11 +267,6 @@ def write_case_pages(
             page = replace(page, verdict=about, links=links)
             pages.append(write_viewer(page, out / f"{case.id}.html"))
     return pages
-
-
-def _ranked(run: Path) -> dict[str, str]:
-    """The cases whose slices the run kept, with their place in its last validation."""
-    return {each.name: each.which and f"{each.which} of the last validation, " for each in read_run(run).examples}
 
 
 def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:

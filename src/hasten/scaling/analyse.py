@@ -34,13 +34,10 @@ class Spread:
 
     def seconds(self) -> str:
         """The value as a time, with the range of several runs."""
-        return self._text(".1f" if self.median >= 10 else ".3g", " s")
+        return self.text(".1f" if self.median >= 10 else ".3g", " s")
 
-    def score(self) -> str:
-        """The value as a score, with the range of several runs."""
-        return self._text(".3f", "")
-
-    def _text(self, digits: str, unit: str) -> str:
+    def text(self, digits: str, unit: str = "") -> str:
+        """The value in that format, with the range of several runs."""
         limits = f" ({self.low:{digits}} to {self.high:{digits}})" if len(self.values) > 1 else ""
         return f"{self.median:{digits}}{unit}{limits}"
 
@@ -374,10 +371,6 @@ class Analysis:
     def logs(self) -> tuple[Log, ...]:
         """Each once."""
         return tuple({log.source: log for one in self.series for log in one.logs}.values())
-
-    @property
-    def epoch_words(self) -> str:
-        return "median epoch" if self.epoch is None else f"epoch {self.epoch}"
 
 
 def analyse(

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hasten.config.patterns import first_few
 from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON
-from hasten.observe.values import integer, mapping, number
+from hasten.observe.values import entries, integer, mapping, number
 from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
 
@@ -268,8 +268,7 @@ def _rate(train: dict[str, Any], batch: int | None) -> float | None:
 def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, Any]:
     facts = run.environment
     torch, variables = mapping(facts.get("torch")), mapping(facts.get("variables"))
-    devices = torch.get("devices")
-    names = [str(mapping(device).get("name")) for device in devices] if isinstance(devices, list) else []
+    names = [str(mapping(device).get("name")) for device in entries(torch.get("devices"))]
     threads = entry.threads if entry.threads is not None else variables.get("OMP_NUM_THREADS")
     on_gpu = bool(names) and not str(train.get("device")).startswith("cpu")
     return {
@@ -312,10 +311,10 @@ def read_logs(folder: Path) -> Logs:
         logs.append(log)
         notes += remarks
     if (folder / RUNS_JSON).is_file():
-        entries = study_entries(folder)
+        runs = study_entries(folder)
     else:
-        entries = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
-    for entry in entries:
+        runs = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
+    for entry in runs:
         run_log, remarks = read_run_log(folder, entry)
         logs += [run_log] if run_log is not None else []
         notes += remarks

@@ -76,7 +76,8 @@ PAGE, JSON = "scaling.html", "scaling.json"
 def print_analysis(analysis: Analysis, echo: Callable[[str], None]) -> None:
     """Print the table, with the compared epoch in its title, and the sentences."""
     against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
-    print_table(table_of(analysis), title=f"{analysis.name}: {analysis.epoch_words}{against}")
+    epoch = "median epoch" if analysis.epoch is None else f"epoch {analysis.epoch}"
+    print_table(table_of(analysis), title=f"{analysis.name}: {epoch}{against}")
     for sentence in analysis.verdicts:
         echo(sentence)
     for kind, sentences in (("warning", analysis.warnings), ("note", analysis.notes)):
@@ -207,7 +208,7 @@ def table_of(analysis: Analysis) -> Table:
         (f"To {analysis.metric} {analysis.target or 0:g}", _target),
         (
             analysis.metric[:1].upper() + analysis.metric[1:],
-            lambda point: point.metric.score() if point.metric else words.DASH,
+            lambda point: point.metric.text(".3f") if point.metric else words.DASH,
         ),
     ]
     cells = {name: [text_of(point) for point in analysis.points] for name, text_of in columns}
