@@ -109,10 +109,12 @@ def read_csv(path: Path) -> tuple[Log, list[str]]:
     assert name is not None
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            # Of a row that is too long the loss is a list, which is refused; of a short one the last values are None.
-            reader = csv.DictReader(file, restkey="loss")
-            rows = TypeAdapter(list[_Row]).validate_python(list(reader))
-            columns = reader.fieldnames or ()
+            reader = csv.DictReader(file)
+            table, columns = list(reader), reader.fieldnames or ()
+        uneven = [f"line {line}" for line, row in enumerate(table, 2) if None in row or None in row.values()]
+        if uneven:
+            raise ValueError(f"{path}: {first_few(uneven)}: has not one value for each column; correct or delete that")
+        rows = TypeAdapter(list[_Row]).validate_python(table)
     except ValidationError as error:
         wrong = [f"line {int(each['loc'][0]) + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
         raise ValueError(f"{path}: {first_few(wrong)}; correct or delete that") from None
