@@ -56,7 +56,7 @@ def _config(given: argparse.Namespace, *more: str) -> Any:
 
 
 def folds(given: argparse.Namespace) -> Part:
-    from hasten.cli.folds import parse_folds
+    from hasten.cli.train import parse_folds
     from hasten.training.folds import train_folds
 
     budget = _budget(given)
@@ -77,7 +77,7 @@ def folds(given: argparse.Namespace) -> Part:
 
 def ensemble(given: argparse.Namespace) -> Part:
     """Each run predicts alone too: the first figure of each list is seed 0's."""
-    from hasten.cli.folds import parse_folds
+    from hasten.cli.train import parse_folds
     from hasten.training.folds import train_folds
 
     budget, seeds = _budget(given), list(range(given.seeds or (2 if given.quick else 3)))

@@ -206,9 +206,9 @@ def _curve_lines(actual: Ladder, unit: float = 1.0) -> tuple[list[Line], tuple[K
         keys.append(Key(rung.label, hue))
         for result in actual.results[rung.name]:
             known = [point for point in result["curve"] if point[metric] is not None]
-            x, y = [point["seconds"] / unit for point in known], [point[metric] for point in known]
-            lines.append(Line(x=x, y=y, color=hue, width=2.4 if rung.name == "hasten" else 1.2))
-    return [line for line in lines if len(line.x)], tuple(keys)
+            points = [(point["seconds"] / unit, point[metric]) for point in known]
+            lines.append(Line(points=points, color=hue, width=2.4 if rung.name == "hasten" else 1.2))
+    return [line for line in lines if line.points], tuple(keys)
 
 
 def alone(svg: str, title: str, keys: Sequence[Key] = ()) -> str:

@@ -59,10 +59,10 @@ def test_labels_outside_the_recipe_s_classes_are_told(tmp_path: Path) -> None:
 
 def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:
     from hasten.scaling.study import weakly_scaled
+    from hasten.training.plan import plan_run
 
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     config = run_of(load_recipe("microscopy"), [f"data.source={out}"])
     assert (config.train.metric, config.train.target) == ("iou", 0.85)
-    assert config.sample.batch_size is not None
-    on_four = weakly_scaled(config, 4, config.sample.batch_size)
+    on_four = weakly_scaled(plan_run(config).config, 4)
     assert (on_four.sample.batch_size, on_four.train.learning_rate_batch, on_four.train.steps) == (64, 16, 400)

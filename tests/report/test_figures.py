@@ -11,7 +11,7 @@ from hasten.report import figures
 
 
 def line(count: int, color: str = "--c1") -> figures.Line:
-    return figures.Line(x=[float(i) for i in range(count)], y=[1.0 / (i + 1) for i in range(count)], color=color)
+    return figures.Line(points=[(float(i), 1.0 / (i + 1)) for i in range(count)], color=color)
 
 
 def parsed(svg: str) -> ElementTree.Element:
@@ -33,8 +33,8 @@ def test_text_stays_text_and_colours_are_the_pages() -> None:
 @settings(max_examples=50, deadline=None)
 def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
     values = [float(i % 7) for i in range(count)]
-    seconds, thin = figures._thin(values, values)
-    assert len(thin) == len(seconds) <= figures.MAX_POINTS
+    thin = [y for _, y in figures._thin([(value, value) for value in values])]
+    assert len(thin) <= figures.MAX_POINTS
     assert min(values) <= min(thin) <= max(thin) <= max(values)
     size = -(-count // figures.MAX_POINTS)
     sizes = [min(size, count - start) for start in range(0, count, size)]
@@ -42,8 +42,8 @@ def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
 
 
 def test_graphs_are_over_any_quantity() -> None:
-    line = figures.Line(x=[1, 2, 8], y=[1.0, 1.9, 6.0], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
-    ideal = figures.Line(x=[0, 8], y=[0, 8], color="--muted", dashed=True)
+    line = figures.Line(points=[(1, 1.0), (2, 1.9), (8, 6.0)], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
+    ideal = figures.Line(points=[(0, 0), (8, 8)], color="--muted", dashed=True)
     svg = figures.line_chart(
         [line, ideal], x_label="Workers", id_prefix="p", describe="<d>", ticks=[1, 2, 8], level=0.8
     )

@@ -22,7 +22,7 @@ def write(tmp_path: Path, *sections: Section, **changes: str) -> PageText:
 
 
 def test_everything_given_is_on_the_page(tmp_path: Path) -> None:
-    figure = line_chart([Line(x=[0, 1], y=[1, 2], color="--c1")], id_prefix="f", describe="a line")
+    figure = line_chart([Line(points=[(0, 1), (1, 2)], color="--c1")], id_prefix="f", describe="a line")
     page = write(
         tmp_path,
         Section(

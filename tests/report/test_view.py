@@ -108,7 +108,7 @@ def test_a_volume_of_any_orientation_is_turned_alike_and_its_slices_know_their_v
     assert shown.image[0].tolist() == expected[::-1, ::-1].transpose(2, 1, 0).tolist()
     assert shown.spacing == (3, 2, 1)
     at = (1, 2, 0)
-    voxel = {axis.name: axis.first + axis.step * index for axis, index in zip(shown.axes, at, strict=True)}
+    voxel = {axis["name"]: axis["first"] + axis["step"] * index for axis, index in zip(shown.axes, at, strict=True)}
     assert array[voxel["x"], voxel["y"], voxel["z"]] == shown.maps["label"][at]
 
 

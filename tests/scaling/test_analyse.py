@@ -39,7 +39,7 @@ def test_what_the_original_study_found() -> None:
 
 @needs_real
 def test_other_questions_to_the_same_logs() -> None:
-    median = analyse(REAL, median=True)
+    median = analyse(REAL, epoch="median")
     assert median.epoch is None
     assert point(median, "native", 14).speedup == pytest.approx(11.92, abs=0.01)
     assert point(analyse(REAL, baseline=2), "native", 14).ideal == 7.0

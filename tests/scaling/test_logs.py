@@ -150,44 +150,34 @@ def test_a_log(tmp_path: Path) -> None:
     assert log.epoch_s(6) is None
 
 
-def test_a_log_without_an_index_counts_its_rows(tmp_path: Path) -> None:
+def test_a_log_counts_its_rows_and_ignores_other_columns(tmp_path: Path) -> None:
     path = tmp_path / "log_1.csv"
-    path.write_text("time_per_epoch,loss,training_time,dice\n3,0.5,7,0.8\n4,0.4,7,0.8\n")
+    path.write_text("note,time_per_epoch,loss,training_time,dice\nhot,3,0.5,7,0.8\n,4,0.4,7,0.8\n")
     log, notes = read_csv(path)
     assert (dict(log.epochs), log.metric_name, log.rate, notes) == ({0: 3.0, 1: 4.0}, "Dice", None, [])
-
-
-def test_unknown_columns_are_named_and_ignored(tmp_path: Path) -> None:
-    path = csv_log(tmp_path, "log_1.csv", 10.0)
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0] + ",gpu_temp,note", *(line + ",80,hot" for line in lines[1:])]))
-    log, notes = read_csv(path)
-    assert notes == ["log_1.csv: unknown columns are ignored: gpu_temp, note."]
-    assert log.total_s == 65.0
 
 
 @pytest.mark.parametrize("column", ["time_per_epoch", "loss", "training_time", "iou"])
 def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) -> None:
     path = csv_log(tmp_path, "log_1.csv", 10.0)
     path.write_text(path.read_text().replace(column, f"{column}_", 1))
-    with pytest.raises(ValueError, match=rf"log_1\.csv: has no column {column} \(it has .*{column}_"):
+    with pytest.raises(ValueError, match=rf"log_1\.csv: .*{column}"):
         read_csv(path)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("0,15.0,", "0,fast,", r"log_1\.csv:2: time_per_epoch is 'fast'"),
-        ("0,15.0,", "0,,", r":2: time_per_epoch is ''"),
-        ("0,15.0,", "0,-15.0,", r":2: time_per_epoch is '-15.0'"),
-        ("0,15.0,", "0,nan,", r":2: time_per_epoch is 'nan'"),
-        ("1,10.0,0.5,", "1,10.0,low,", r":3: loss is 'low'"),
-        ("1,10.0,", "0,10.0,", r":3: epoch 0 is there twice"),
-        ("1,10.0,", "-1,10.0,", r":3: the first column is '-1'"),
-        ("1,10.0,0.5,", "1,10.0,", r":3: has not one value for each column"),
-        (",0.9\n", ",good\n", r"iou is 'good'"),
+        ("0,15.0,", "0,fast,", r"log_1\.csv: line 2: time_per_epoch: "),
+        ("0,15.0,", "0,,", r"line 2: time_per_epoch: "),
+        ("0,15.0,", "0,-15.0,", r"line 2: time_per_epoch: .* greater than 0"),
+        ("0,15.0,", "0,nan,", r"line 2: time_per_epoch: "),
+        ("1,10.0,0.5,", "1,10.0,low,", r"line 3: loss: "),
+        ("1,10.0,0.5,", "1,10.0,", r"line 3: has not one value for each column"),
+        ("1,10.0,0.5,", "1,10.0,0.5,0.5,", r"line 3: has not one value for each column"),
+        (",0.9\n", ",good\n", r"iou: "),
     ],
-)  # fmt: skip
+)
 def test_bad_rows(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = csv_log(tmp_path, "log_1.csv", 10.0)
     text = path.read_text()

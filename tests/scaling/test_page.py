@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hasten.scaling.analyse import Analysis, analyse
-from hasten.scaling.page import losses, print_analysis, qualities, table_of, write, write_scale_page
+from hasten.scaling.page import losses, print_analysis, qualities, table_of, write
 from tests.scaling.studies import csv_log, entry, list_runs, run_folder
 
 
@@ -22,7 +22,7 @@ def logs(tmp_path: Path) -> Analysis:
 
 
 def test_the_page_stands_alone_and_says_all(logs: Analysis, tmp_path: Path) -> None:
-    text = write_scale_page(logs, tmp_path / "page.html").read_text()
+    text = write(logs, tmp_path / "out").read_text()
     assert not re.search(r'(src|href)="?https?:', text)
     assert "<script" not in text
     for title in ("Speed-up and efficiency", "IoU against workers", "Loss against epochs", "Loss against accumulated"):
@@ -105,7 +105,7 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
             entries.append(entry(name, world, seed=seed, threads=2 // world))
     list_runs(tmp_path, entries)
     analysis = analyse(tmp_path)
-    text = write_scale_page(analysis, tmp_path / "page.html").read_text()
+    text = write(analysis, tmp_path / "out").read_text()
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
     several, single = qualities(analysis), qualities(analyse_one(tmp_path / "single"))
@@ -134,5 +134,5 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     assert losses(analysis, by_time=True) == ()
     assert qualities(analysis) is None
     assert "IoU" not in table_of(analysis).columns
-    text = write_scale_page(analysis, tmp_path / "page.html").read_text()
+    text = write(analysis, tmp_path / "out").read_text()
     assert "Loss against" not in text

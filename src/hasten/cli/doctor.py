@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -12,11 +14,10 @@ from typer.core import TyperCommand
 from hasten.cli.source import Overrides, run_from
 from hasten.cli.terminal import duration_from, echo, fitted
 from hasten.files import expanded
-from hasten.observe.rundir import RUN_YAML
+from hasten.observe.rundir import RUN_YAML, json_text, write_json, writing_to
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+_Outcome = tuple[Any, str, Callable[[], list[str]], Callable[[Path], Path]]
+"""The result, its verdict, what makes its lines, and what writes its page."""
 PAGE, JSON = "doctor.html", "doctor.json"
 """File names in the folder --out."""
 _COMMAND = "hasten.doctor.command"
@@ -82,9 +83,22 @@ def doctor(
     if for_ is not None:
         raise ValueError("--for: is for scripts only: hasten doctor --for cuda -- python train.py")
     _check_folder(out)
+    progress = _silent if json or quiet else _progress
     if source is None:
-        raise typer.Exit(_machine(out, json, quiet))
-    _run(source, overrides or [], steps, seconds, out, json, quiet)
+        result, verdict, lines, page = _machine(progress)
+    else:
+        result, verdict, lines, page = _run(source, overrides or [], steps, seconds, progress)
+    if json:
+        echo(json_text(result).rstrip("\n"))
+    else:
+        _print(verdict if quiet else "\n".join(lines()))
+    if out is not None:
+        with writing_to(out):
+            write_json(out / JSON, result)
+        written = page(out / PAGE)
+        if not json:
+            echo(f"page       {written}")
+    raise typer.Exit(1 if source is None and result.level == "bad" else 0)
 
 
 def _check_folder(out: Path | None) -> None:
@@ -96,19 +110,14 @@ def _check_folder(out: Path | None) -> None:
         raise ValueError(f"--out {out}: holds a run, which is left alone; name another folder")
 
 
-def _machine(out: Path | None, json: bool, quiet: bool) -> int:
+def _machine(progress: Callable[[str], None]) -> _Outcome:
     from hasten.doctor.environment.examine import examine, lines, verdict, write_page
 
-    findings = examine(echo=_progress(json or quiet))
-    _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)
-    if out is not None:
-        _write(out, findings, json, lambda page: write_page(findings, page))
-    return 1 if findings.level == "bad" else 0
+    findings = examine(echo=progress)
+    return findings, verdict(findings), partial(lines, findings), partial(write_page, findings)
 
 
-def _run(
-    source: str, overrides: list[str], steps: int, seconds: float, out: Path | None, json: bool, quiet: bool
-) -> None:
+def _run(source: str, overrides: list[str], steps: int, seconds: float, progress: Callable[[str], None]) -> _Outcome:
     path = expanded(source)
     if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
         raise ValueError(f"{source}: a script goes after --, as in hasten doctor -- python train.py --its options")
@@ -117,11 +126,9 @@ def _run(
     from hasten.config.url import shown
     from hasten.doctor.run.doctor import diagnose_run, lines, write_page
 
-    report = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
-    _print_result(report, [report.diagnosis.sentence] if quiet else lines(report), json)
-    if out is not None:
-        name = Path(shown(source)).name or source
-        _write(out, report, json, lambda page: write_page(report, page, source=name))
+    report = diagnose_run(config, steps=steps, seconds=seconds, echo=progress)
+    name = Path(shown(source)).name or source
+    return report, report.diagnosis.sentence, partial(lines, report), partial(write_page, report, source=name)
 
 
 def _print(text: str) -> None:
@@ -132,25 +139,6 @@ def _silent(line: str) -> None:
     pass
 
 
-def _progress(silent: bool) -> Callable[[str], None]:
+def _progress(line: str) -> None:
     """Progress is printed to standard error, as the result on standard output may be piped."""
-    return _silent if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
-
-
-def _print_result(result: object, text: list[str], json: bool) -> None:
-    if not json:
-        _print("\n".join(text))
-        return
-    from hasten.observe.rundir import json_text
-
-    echo(json_text(result).rstrip("\n"))
-
-
-def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
-    from hasten.observe.rundir import write_json, writing_to
-
-    with writing_to(out):
-        write_json(out / JSON, result)
-    written = page(out / PAGE)
-    if not json:
-        echo(f"page       {written}")
+    echo(f"{line} ...", fg="bright_black", err=True)

@@ -10,6 +10,7 @@ import typer
 
 from hasten.cli.source import Quiet
 from hasten.cli.terminal import counted, echo
+from hasten.observe.folds import POSTPROCESSING_YAML
 
 if TYPE_CHECKING:
     from hasten.evaluation.cleaning import Chosen
@@ -92,7 +93,7 @@ def evaluate(
         tolerance_mm=tolerance_mm,
         surfaces=surfaces,
         num_workers=num_workers,
-        tick=None if quiet else counted(),
+        tick=counted(quiet),
     )
     echo("\n".join(_table(evaluation)))
     if out is not None:
@@ -115,8 +116,7 @@ def _of_run(
     from hasten.evaluation.evaluate import write_evaluation
     from hasten.report.evaluation_page import write_trials_page
 
-    show = counted()
-    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
+    tick = counted(quiet)
     comparison = evaluate_run(
         run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, out=out, tick=tick
     )
@@ -140,8 +140,6 @@ def _of_run(
 
 
 def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
-    from hasten.observe.folds import POSTPROCESSING_YAML
-
     if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from hasten.cli.folds import check_options
 from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.cli.terminal import duration_from
-
-if TYPE_CHECKING:
-    from hasten.distribute.launch.job import Job
+from hasten.cli.train import parse_folds
 
 
 def launch(
@@ -43,7 +40,8 @@ def launch(
     quiet: Quiet = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
-    check_options(folds, resume=resume)
+    if folds is not None:
+        parse_folds(folds, resume=resume)
     if source is None and not resume:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
     if source is not None and not resume:
@@ -51,8 +49,12 @@ def launch(
     from hasten.distribute.launch.agent import launch as start
     from hasten.distribute.launch.job import Job
 
+    if nproc is None:
+        import torch
+
+        nproc = max(1, torch.cuda.device_count())
     job = Job(
-        nproc=_gpus() if nproc is None else nproc,
+        nproc=nproc,
         out=out,
         nnodes=nnodes,
         node_rank=node_rank,
@@ -62,33 +64,15 @@ def launch(
         join_s=join_seconds,
     )
     arguments = [] if source is None else [source, *(overrides or [])]
-    options = _options(out, folds=folds, quiet=quiet)
+    options = ["--out", str(out), *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    place = _place(job)
+    place = ["--nproc", str(nproc)]
+    if nnodes > 1:
+        place += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
+    place += ["--master", master] if master is not None else []
+    place += ["--max-restarts", str(max_restarts)] if max_restarts else []
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
         raise typer.Exit(code)
-
-
-def _options(out: Path, *, folds: str | None, quiet: bool) -> list[str]:
-    """The options of `hasten train` for every rank."""
-    options = ["--out", str(out)]
-    return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
-
-
-def _place(job: Job) -> list[str]:
-    """The options for the job's hosts and processes."""
-    options = ["--nproc", str(job.nproc)]
-    if job.nnodes > 1:
-        options += ["--nnodes", str(job.nnodes), "--node-rank", str(job.node_rank)]
-    if job.master is not None:
-        options += ["--master", job.master]
-    return options + (["--max-restarts", str(job.max_restarts)] if job.max_restarts else [])
-
-
-def _gpus() -> int:
-    import torch
-
-    return max(1, torch.cuda.device_count())

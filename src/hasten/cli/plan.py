@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
-from hasten.cli.terminal import columns, echo
+from hasten.cli.terminal import echo
 from hasten.observe.progress import wrapped
 
 
@@ -33,13 +34,14 @@ def plan(
 
     decided = make_plan(config)
     write_json(out, decided)
+    width = shutil.get_terminal_size((120, 24)).columns  # the former for a file or a pipe
     if decided.get("decisions"):
-        echo(_table(decided["decisions"]) + "\n")
+        echo(_table(decided["decisions"], width) + "\n")
     if decided.get("augmentation"):
         from hasten.augment.explain import ExplainedTransform, rows_table
 
         table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
-        echo(wrapped(table, columns()) + "\n")
+        echo(wrapped(table, width) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
@@ -48,7 +50,7 @@ def plan(
     echo(f"train      hasten train {shlex.join([str(source), *(overrides or [])])} --out FOLDER")
 
 
-def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
+def _table(decisions: Mapping[str, Mapping[str, Any]], width: int) -> str:
     """A row for each decision: setting, value, reason."""
     from rich.console import Console
     from rich.table import Table
@@ -58,7 +60,7 @@ def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
     table.columns[0].no_wrap = True
     for name, each in decisions.items():
         table.add_row(name, Text(json.dumps(each["value"])), Text(str(each["reason"])))
-    console = Console(width=columns(), color_system=None)
+    console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

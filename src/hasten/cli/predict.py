@@ -79,12 +79,19 @@ def predict(
 
     from hasten.prediction.predict import predict as segment
 
-    show = counted()
-    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     written = segment(
-        [run, *ensemble] if ensemble else run, inputs, out, overrides=overrides, overwrite=overwrite, resume=resume,
-        probabilities=probabilities, ending=ending, device=device,
-        trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
-    )  # fmt: skip
+        [run, *ensemble] if ensemble else run,
+        inputs,
+        out,
+        overrides=overrides,
+        overwrite=overwrite,
+        resume=resume,
+        probabilities=probabilities,
+        ending=ending,
+        device=device,
+        trust_changed_code=trust_changed_code,
+        postprocess=postprocessing,
+        tick=counted(quiet),
+    )
     beside = ", and probabilities" if probabilities else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")

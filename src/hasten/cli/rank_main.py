@@ -35,11 +35,11 @@ def main(arguments: Sequence[str]) -> int:
 def _run(arguments: list[str]) -> None:
     if arguments[0] == "train":
         _train(arguments[1:])
-        return
-    sys.argv = arguments[1:] if arguments[0] == "-m" else arguments
-    if arguments[0] == "-m":
+    elif arguments[0] == "-m":
+        sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
+        sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hasten.cli.terminal import Verbs, echo
-
-if TYPE_CHECKING:
-    from hasten.recipes.load import Recipe
 
 _METRICS = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
 
@@ -36,9 +32,27 @@ def list_() -> None:
 @app.command()
 def show(name: Name) -> None:
     """Say what a recipe is: its data, target and settings, and where each number is from."""
-    from hasten.recipes.load import load_recipe
+    from hasten.cases.public import data_home, described, public_set
+    from hasten.recipes.load import load_recipe, recipe_path
 
-    echo("\n".join(_lines(load_recipe(name), name)))
+    recipe = load_recipe(name)
+    echo(f"recipe     {recipe.name}: {recipe.title}")
+    if recipe.data:
+        public = public_set(recipe.data)
+        folder = data_home() / public.folder
+        echo(f"data       {described(public)}")
+        echo(f"           {folder} ({'there' if folder.is_dir() else f'not there; `hasten recipe data {name}`'})")
+        echo(f"cite       {public.citation}")
+    else:
+        echo("data       none that is public; phantoms, or yours with data.source=FOLDER")
+    echo(f"train      hasten train {name} --out FOLDER")
+    for option, twin in (("", recipe.twin), (" --reduced", recipe.reduced)):
+        if twin is not None:
+            echo(f"phantoms   hasten recipe phantom {name}{option} --to DIR ({twin.cases} {twin.make})")
+    path = recipe_path(name)
+    echo(f"settings   {path}")
+    echo("")
+    echo(path.read_text(encoding="utf-8").rstrip())
 
 
 @app.command()
@@ -86,27 +100,3 @@ def phantom(
     yaml_path = write_twin(recipe, spec, to, num_threads=threads or usable_cores())
     echo(f"{spec.cases} case{'' if spec.cases == 1 else 's'} in {to}")
     echo(f"train      hasten train {shlex.quote(str(yaml_path))} --out FOLDER")
-
-
-def _lines(recipe: Recipe, name: str) -> Iterator[str]:
-    """A recipe in full: its data with their licence, the commands for it, and its file."""
-    from hasten.cases.public import data_home, described, public_set
-    from hasten.recipes.load import recipe_path
-
-    yield f"recipe     {recipe.name}: {recipe.title}"
-    if recipe.data:
-        public = public_set(recipe.data)
-        folder = data_home() / public.folder
-        yield f"data       {described(public)}"
-        yield f"           {folder} ({'there' if folder.is_dir() else f'not there; `hasten recipe data {name}`'})"
-        yield f"cite       {public.citation}"
-    else:
-        yield "data       none that is public; phantoms, or yours with data.source=FOLDER"
-    yield f"train      hasten train {name} --out FOLDER"
-    for option, twin in (("", recipe.twin), (" --reduced", recipe.reduced)):
-        if twin is not None:
-            yield f"phantoms   hasten recipe phantom {name}{option} --to DIR ({twin.cases} {twin.make})"
-    path = recipe_path(name)
-    yield f"settings   {path}"
-    yield ""
-    yield path.read_text(encoding="utf-8").rstrip()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import Verbs, echo
-
-if TYPE_CHECKING:
-    from hasten.scaling.study import StudyRequest
 
 _HELP = ("-h", "--help")
 
@@ -32,14 +29,6 @@ app = typer.Typer(
 )
 
 Drop = Annotated[float, typer.Option(min=0, help="Report a fall of the metric that is larger than this.")]
-Epoch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|median",
-        help="Epoch, from 0, whose time is compared. Default: 4 for logs by others, as the study they are from did; "
-        "the median of all but the first for Hasten's own runs.",
-    ),
-]
 Target = Annotated[
     float | None,
     typer.Option(help="Compare the time to this Dice; without it the highest that every run reached."),
@@ -68,15 +57,23 @@ def run(
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more workers than cores.")] = False,
 ) -> None:
     """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
-    request = _request(worlds, strategies, seeds, mode, threads, oversubscribe)
-    config = config_from(source, overrides or [])
+    counts, of_seeds = _numbers("--worlds", worlds), _numbers("--seeds", seeds)
 
     from hasten.config.url import shown
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.logs import DONE
     from hasten.scaling.page import print_analysis, write
-    from hasten.scaling.study import run_study
+    from hasten.scaling.study import StudyRequest, run_study
 
+    request = StudyRequest(
+        worlds=counts,
+        strategies=_split(strategies),  # type: ignore[arg-type]  # checked there
+        seeds=of_seeds,
+        mode=mode,
+        threads=threads,
+        oversubscribe=oversubscribe,
+    )
+    config = config_from(source, overrides or [])
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
     entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
     failed = [entry for entry in entries if entry["status"] not in DONE]
@@ -98,20 +95,27 @@ def run(
 def analyse(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study, or of log_*.csv files.")],
     baseline: Annotated[int, typer.Option(min=1, help="Workers that speed-up is measured against.")] = 1,
-    epoch: Epoch = None,
+    epoch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|median",
+            help="Epoch, from 0, whose time is compared. Default: 4 for logs by others, as the study they are from "
+            "did; the median of all but the first for Hasten's own runs.",
+        ),
+    ] = None,
     drop: Drop = 0.05,
     target: Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
-    number = None if epoch in (None, "median") else _whole("--epoch", str(epoch))
+    number = None if epoch is None or epoch == "median" else _whole("--epoch", epoch)
 
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.page import print_analysis, write
 
-    analysis = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
+    analysis = analysed(
+        folder, baseline=baseline, epoch="median" if epoch == "median" else number, drop=drop, target=target
+    )
     print_analysis(analysis, echo)
     if out is not None:
         echo(f"page       {write(analysis, out)}")
@@ -119,52 +123,32 @@ def analyse(
 
 @app.command()
 def predict(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A folder of scaling logs or runs, or the run of one process.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study, or of log_*.csv files.")],
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = "8,16,32,64,128,256",
-    link: Annotated[
-        float, typer.Option(min=1e-3, metavar="GB/s", help="Of one run: the slowest link between workers.")
-    ] = 22.5,
     mode: Annotated[
         Literal["weak", "strong"],
         typer.Option(help="Each worker keeps its batch, or the batch is split; logs may state it themselves."),
     ] = "weak",
 ) -> None:
-    """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
+    """Predict how a training scales to more workers, with error bars, from its logs on three counts or more."""
     from hasten.report.model import print_table
+    from hasten.scaling.predict import fit_logs, table_of
     from hasten.scaling.predict import predict as predicted
-    from hasten.scaling.predict import source_of, table_of
 
-    counts = [_whole("--workers", text) for text in _split(workers)]
+    counts = _numbers("--workers", workers)
     if not counts or min(counts) < 1:
         raise ValueError(f"--workers {workers}: give whole numbers of 1 or more with commas, such as 8,16")
-    data = source_of(source, link=link, mode=mode)
-    print_table(table_of([predicted(data, count) for count in counts]))
-    for line in data.notes:
-        echo(line)
+    fit = fit_logs(folder, mode)
+    print_table(table_of([predicted(fit, count) for count in counts]))
+    echo(fit.note)
 
 
-def _request(
-    worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
-) -> StudyRequest:
-    counts = tuple(_whole("--worlds", text) for text in _split(worlds))
-    of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
-
-    from hasten.scaling.study import StudyRequest
-
-    return StudyRequest(
-        worlds=counts,
-        strategies=tuple(_split(strategies)),  # type: ignore[arg-type]  # checked there
-        seeds=of_seeds,
-        mode=mode,
-        threads=threads,
-        oversubscribe=oversubscribe,
-    )
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    return tuple(_whole(option, part) for part in _split(text))
 
 
 def _whole(option: str, text: str) -> int:

@@ -20,17 +20,12 @@ def settings(
     ] = None,
 ) -> None:
     """List the settings of a run with their values, their default and what they do."""
-    from hasten.config.describe import Setting, setting_sections
+    from hasten.config.describe import setting_sections
 
     every = {setting.name: setting for section in setting_sections() for setting in section.settings}
     wanted = (pattern or "").lower().partition("=")[0]
-
-    def fits(setting: Setting) -> bool:
-        return wanted in setting.name or fnmatchcase(setting.name, wanted)
-
-    found = [each for each in every.values() if fits(each)] or [
-        each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()
-    ]
+    named = [each for name, each in every.items() if wanted in name or fnmatchcase(name, wanted)]
+    found = named or [each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()]
     if not found:
         raise ValueError(f"{pattern}: is in no setting's name or description; `hasten settings` lists all")
     width, lines = shutil.get_terminal_size().columns, list[str]()

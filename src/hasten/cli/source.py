@@ -65,27 +65,29 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
     from hasten.config.url import is_url, shown
     from hasten.recipes.load import recipe_at, source_folder
 
-    path = expanded(source)
-    if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
-        raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
-    recipe = None if is_url(source) else recipe_at(source)
+    if is_url(source):
+        if shown(source).lower().endswith((".yaml", ".yml")):
+            raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
+        return load_source(source, overrides)
+    recipe = recipe_at(source)
     if recipe is not None:
         from hasten.recipes.run import detection_of, run_of
 
         make = detection_of if recipe.kind == "detection" else run_of
         return make(recipe, overrides, base=source_folder(source))
-    if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
+    path = expanded(source)
+    if path.suffix.lower() in (".yaml", ".yml"):
         from_file = load_kind(path, overrides)
         if not from_file.data.source:
             raise ValueError(
                 f"{path}: names no data set; add `data: {{source: FOLDER}}` or the override data.source=FOLDER"
             )
         return from_file
-    if not is_url(source) and not path.exists() and "=" in source:
+    if not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
-    if not is_url(source) and not path.exists():
+    if not path.exists():
         raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe")
-    return load_source(source if is_url(source) else str(path), overrides)
+    return load_source(str(path), overrides)
 
 
 def load_kind(path: Path, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
@@ -130,6 +132,4 @@ def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> Run
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
     """`config_from` that also takes the folder of a run, for its run.yaml."""
     settings = expanded(source) / RUN_YAML
-    if settings.is_file():
-        return config_from(str(settings), overrides)
-    return config_from(source, overrides)
+    return config_from(str(settings) if settings.is_file() else source, overrides)

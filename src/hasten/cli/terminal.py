@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -47,28 +48,22 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
-def counted() -> Callable[[int, int, str], None]:
-    """Shows the first and the last of many cases, and others now and then."""
+def counted(quiet: bool) -> Callable[[int, int, str | Path], None] | None:
+    """Shows the first and the last of many cases, or of their files, and others now and then; None to be quiet."""
     due = -math.inf
 
-    def show(done: int, total: int, name: str) -> None:
+    def show(done: int, total: int, case: str | Path) -> None:
         nonlocal due
         if time.monotonic() >= due or done == total:
             due = time.monotonic() + PLAIN_EVERY
-            echo(f"{done}/{total}  {name}", err=True)
+            echo(f"{done}/{total}  {Path(case).name}", err=True)
 
-    return show
+    return None if quiet else show
 
 
 def complain(text: str) -> None:
     """Print an error on standard error."""
     echo(fitted(text, sys.stderr), fg=typer.colors.RED, err=True)
-
-
-def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
-    """Columns of the terminal that `stream` (standard output) writes to; `otherwise` for a file or a pipe."""
-    stream = stream or sys.stdout
-    return terminal_width(stream) if stream.isatty() else otherwise
 
 
 def fitted(text: str, stream: TextIO) -> str:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasten.cli.folds import check_options, train_all
 from hasten.cli.source import Overrides, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
+from hasten.observe.folds import CV_JSON, finished_folds
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
-    from hasten.distribute.world import World
     from hasten.observe.progress import Progress
     from hasten.pathology.config import DetectionConfig
-
+    from hasten.training.folds import Folds
 
 _REPORT_SHARE = 0.75
 """Time to write the report and exit, as a share of the time of the imports at the start."""
@@ -50,29 +48,21 @@ def train(
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
     world = detect_world()
-    check_options(folds, resume=resume)
+    chosen = None if folds is None else parse_folds(folds, resume=resume)
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
-    config = resumed_from(out, source, overrides or []) if resume else _new_settings(source, overrides or [])
-    if config.kind == "detection" and folds is not None:
+    if resume:
+        config = resumed_from(out, source, overrides or [])
+    elif source is None:
+        raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
+    else:
+        config = settings_from(source, overrides or [])
+    if config.kind == "detection" and chosen is not None:
         raise ValueError(f"--folds {folds}: a run on slides has no folds; leave it out")
     if config.kind == "segmentation":
         from hasten.nets.cpu.library import build_ahead
 
         build_ahead()  # beside the imports, which take about as long
-    with _progress_shown(world, quiet=quiet) as progress:
-        lines = (
-            train_all(config, out, folds, progress)
-            if folds is not None and config.kind == "segmentation"
-            else _train_run(config, out, progress, world, resume=resume)
-        )
-    if lines:
-        echo("\n".join(lines))
-
-
-@contextmanager
-def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
-    """Show progress while the block trains, and record its failure for the launcher."""
     from hasten.distribute.launch.record import recorded
     from hasten.observe.progress import Progress
     from hasten.runtime.out_of_memory import out_of_memory
@@ -80,56 +70,72 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
     progress = None if quiet or not world.first else Progress()
     try:
         with recorded(short_of_memory=out_of_memory):
-            yield progress
+            summary = _trained(config, out, chosen, progress, resume=resume)
     finally:
         if progress is not None:
             progress.stop()  # restores the terminal's cursor, whatever happened
+    if world.first:
+        echo("\n".join(_run_lines(summary, out) if folds is None else _fold_lines(summary, out)))
 
 
-def _train_run(
-    config: RunConfig | DetectionConfig,
-    out: Path,
-    progress: Progress | None,
-    world: World,
-    *,
-    resume: bool,
-) -> list[str]:
-    """Train one run and write its report; returns the closing lines of the command's output."""
+def parse_folds(text: str, *, resume: bool = False) -> Folds:
+    """`all`, or numbers such as 0,1,2. Raises ValueError, also for --resume, which can't be combined with --folds."""
+    if resume:
+        raise ValueError("--folds: resumes by itself; leave out --resume")
+    numbers = [number.strip() for number in text.split(",")]
+    if numbers == ["all"]:
+        return "all"
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise ValueError(f"--folds {text}: write all, or numbers from 0 as in 0,1,2")
+    return [int(number) for number in numbers]
+
+
+def _trained(
+    config: RunConfig | DetectionConfig, out: Path, folds: Folds | None, progress: Progress | None, *, resume: bool
+) -> dict[str, Any]:
+    """Train; returns the content of summary.json, or of cv.json."""
     timed: Any = {"started": process_start(), "reserve_s": _REPORT_SHARE * process_start_seconds()}
     if config.kind == "detection":
         from hasten.pathology.run import train_detection
 
-        summary = train_detection(config, out, progress, resume=resume, **timed)
-    else:
-        from hasten.training.run import train as run
+        return train_detection(config, out, progress, resume=resume, **timed)
+    if folds is not None:
+        from hasten.training.folds import train_folds
 
-        summary = run(config, out, resume=resume, progress=progress, **timed)
-    if progress is not None:
-        progress.stop()
-    if not world.first:
-        return []
-    report = out / REPORT_HTML if config.kind == "detection" else _report(out)
-    return _summary_lines(summary, out, report)
+        return train_folds(config, out, folds, progress=progress, started=timed["started"])
+    from hasten.training.run import train as run
+
+    return run(config, out, resume=resume, progress=progress, **timed)
 
 
-def _new_settings(source: str | None, overrides: list[str]) -> RunConfig | DetectionConfig:
-    if source is None:
-        raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
-    return settings_from(source, overrides)
-
-
-def _report(out: Path) -> Path | None:
-    """The report of a finished run. Whatever fails here, the trained model is safe, so it must not fail the command."""
+def _closing(out: Path, name: str, *, folds: Sequence[Path] = (), kind: str = "IMAGE") -> list[str]:
+    """Where everything is, once the reports are written. name: of the summary. folds: of a cross-validation."""
+    lines = [f"summary    {out / name}"]
     try:
         from hasten.report.page import write_report
 
-        return write_report([out], out / REPORT_HTML)
-    except Exception as error:
-        echo(f"warning: the run is complete, but its report could not be written: {error}", fg="yellow", err=True)
-        return None
+        # The report of slides is part of their training.
+        for folder in [] if kind == "SLIDE" else [*folds, out]:
+            write_report([folder], folder / REPORT_HTML)
+        lines.append(f"report     {out / REPORT_HTML}")
+    except Exception as error:  # the trained model is safe, so this must not fail the command
+        text = f"warning: the training is complete, but its report could not be written: {error}"
+        echo(text, fg="yellow", err=True)
+    return [*lines, f"predict    hasten predict {shlex.quote(str(out))} {kind}... --out FOLDER"]
 
 
-def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
+def _fold_lines(summary: dict[str, Any], out: Path) -> list[str]:
+    """The closing lines of a cross-validation."""
+    over_cases, over_folds = summary["over_cases"]["dice"], summary["over_folds"]["dice"]
+    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(summary["folds"]) > 1 else ""
+    return [
+        f"folds      {', '.join(summary['folds'])}",
+        f"mean Dice  {over_cases:.4f} over cases{spread}",
+        *_closing(out, CV_JSON, folds=finished_folds(out)),
+    ]
+
+
+def _run_lines(summary: dict[str, Any], out: Path) -> list[str]:
     """The closing lines of a run. Times include those of the earlier processes of a resumed run."""
     lines, best, target = [], summary["best"], summary["target"]
     metric_key = best["metric"].removeprefix("mean_")
@@ -149,9 +155,4 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     lines.append(f"time       {summary['seconds']['total']:.1f} s{since}")
     lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
     lines += [f"note       {doubt}" for doubt in summary.get("doubts", ())]
-    lines.append(f"summary    {out / SUMMARY_JSON}")
-    if report is not None:
-        lines.append(f"report     {report}")
-    image = "SLIDE" if "froc" in summary else "IMAGE"
-    lines.append(f"predict    hasten predict {shlex.quote(str(out))} {image}... --out FOLDER")
-    return lines
+    return lines + _closing(out, SUMMARY_JSON, kind="SLIDE" if "froc" in summary else "IMAGE")

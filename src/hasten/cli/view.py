@@ -58,8 +58,6 @@ def view(
     run = Path(source)
     if is_detection_run(run):
         raise ValueError(f"{run}: is a run on slides, which has no label maps; its heat maps are `hasten predict`'s")
-    show = counted()
-    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     pages = write_case_pages(
         run,
         words or [],
@@ -67,7 +65,7 @@ def view(
         predictions=predictions,
         device=device,
         trust_changed_code=trust_changed_code,
-        tick=tick,
+        tick=counted(quiet),
     )
     for page in pages:
         echo(f"view       {page}")

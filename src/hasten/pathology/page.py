@@ -46,7 +46,7 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     curve = froc["curve"]
     pairs = zip(curve["false_positives_per_slide"], curve["sensitivity"], strict=True)
     points = sorted((float(x), float(y)) for x, y in pairs if x <= _WIDEST)
-    line = Line(x=[x for x, _ in points], y=[y for _, y in points], color=color(0))
+    line = Line(points=points, color=color(0))
     figure = line_chart(
         [line], x_label="False positives per slide", id_prefix="froc", describe="Share of lesions found",
         bounds=(0.0, 1.0),

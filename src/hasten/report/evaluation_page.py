@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hasten.evaluation.crossval import CrossValidation, Trials
@@ -19,7 +20,7 @@ from hasten.report import words
 from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page
 from hasten.report.model import Card, Chart, Key, Page, Section, Table
-from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
+from hasten.report.slices import slices_section
 
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "nsd": "NSD"}
 _MOST_ROWS = 500
@@ -42,7 +43,7 @@ def write_evaluation_page(
         kind=_KIND,
         verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{by}{rest}."
         + (f" {evaluation.training_note}." if evaluation.training_note else ""),
-        cards=mean_cards(evaluation),
+        cards=_mean_cards(evaluation),
         sections=(
             *([_predicted_by(made, evaluation.unit)] if made else []),
             *_sections(evaluation, examples, classes),
@@ -60,7 +61,7 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
     evaluation = own.evaluation
     dice = text_of(evaluation.mean(), "dice")
     verdict = f"{_count(evaluation)} of {_data_set(evaluation)}, mean Dice {dice} with the run's own settings"
-    cards, comparison = mean_cards(evaluation), []
+    cards, comparison = _mean_cards(evaluation), []
     if other is not None:
         better, cases = trials.better()
         tried, gain = text_of(other.evaluation.mean(), "dice"), other.evaluation.mean() - evaluation.mean()
@@ -83,12 +84,16 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
     return write_page(page, out)
 
 
-def _sections(evaluation: Evaluation, examples: Sequence[Example], classes: Sequence[str]) -> tuple[Section, ...]:
+def _sections(
+    evaluation: Evaluation, examples: Sequence[Example], classes: Sequence[str], *more: Section
+) -> tuple[Section, ...]:
+    """more: stand before the cases."""
     return (
-        classes_section(evaluation),
-        distribution(evaluation, "dice"),
-        pictures(examples, classes),
-        cases_section(evaluation),
+        _classes(evaluation),
+        _distribution(evaluation),
+        *more,
+        slices_section("Cases", examples, classes, none="No case has a Dice, so none is shown."),
+        _cases(evaluation),
     )
 
 
@@ -103,7 +108,7 @@ def _data_set(evaluation: Evaluation) -> str:
     return path.parent.name if path.is_file() else path.name
 
 
-def mean_cards(evaluation: Evaluation) -> tuple[Card, ...]:
+def _mean_cards(evaluation: Evaluation) -> tuple[Card, ...]:
     return tuple(
         Card(f"Mean {measure_title(evaluation, measure)}", text_of(evaluation.mean(measure), measure), "over cases")
         for measure in evaluation.measures
@@ -138,36 +143,20 @@ def _settings(trials: Trials) -> Section:
     return Section("Settings that differ", table=Table(("Setting", "Own", "Tried"), tuple(rows)))
 
 
-def pictures(examples: Sequence[Example], classes: Sequence[str]) -> Section:
-    """Slices of chosen cases."""
-    if not examples:
-        return Section("Cases", note="No case has a Dice, so none is shown.")
-    keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section("Cases", slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
-
-
-def distribution(evaluation: Evaluation, measure: str) -> Section:
-    """How the scores of each class and region are spread over the cases."""
+def _distribution(evaluation: Evaluation) -> Section:
+    """How the Dice of each class and region is spread over the cases."""
     groups, keys = [], []
     for place, name in enumerate(evaluation.names):
-        values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
+        values = [value for value in evaluation.values(name, "dice") if math.isfinite(value)]
         if values:
-            middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-            low, mid, high = (text_of(value, measure) for value in (values[0], middle, values[-1]))
+            low, mid, high = (text_of(of(values), "dice") for of in (min, median, max))
             groups.append((place + 1, color(place), values))
             keys.append(Key(f"{place + 1}. {name}", color(place), f"median {mid}, {low} to {high}"))
-    name = measure_title(evaluation, measure)
-    title = f"Distribution of {name}"
     if not groups:
-        return Section(title, note="No case has a score.")
-    svg = strip_chart(
-        groups,
-        x_label=name,
-        id_prefix=measure,
-        describe=f"{name} of the cases, by class",
-    )
+        return Section("Distribution of Dice", note="No case has a score.")
+    svg = strip_chart(groups, x_label="Dice", id_prefix="dice", describe="Dice of the cases, by class")
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."
-    return Section(title, charts=(Chart(svg, "", tuple(keys), note),))
+    return Section("Distribution of Dice", charts=(Chart(svg, "", tuple(keys), note),))
 
 
 def measure_title(evaluation: Evaluation, measure: str) -> str:
@@ -187,7 +176,7 @@ def text_of(value: float, measure: str) -> str:
     return f"{value:.3f}"
 
 
-def classes_section(evaluation: Evaluation) -> Section:
+def _classes(evaluation: Evaluation) -> Section:
     """A row for each class and region: mean and standard deviation over cases, and how many count."""
     rows = []
     for name in evaluation.names:
@@ -213,17 +202,11 @@ def with_spread(mean: float, std: float, measure: str) -> str:
     return f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
 
 
-def by_dice(evaluation: Evaluation) -> list[str]:
-    """The cases, that with the lowest mean Dice first, and those without one last."""
-    means = evaluation.case_means()
-    return sorted(means, key=lambda case: (math.isnan(means[case]), means[case]))
-
-
-def cases_section(evaluation: Evaluation) -> Section:
-    """A row for each case and class, the case with the lowest mean Dice first."""
-    place = {case: number for number, case in enumerate(by_dice(evaluation))}
+def _cases(evaluation: Evaluation) -> Section:
+    """A row for each case and class, the case with the lowest mean Dice first, and those without one last."""
+    means = {case: math.inf if math.isnan(mean) else mean for case, mean in evaluation.case_means().items()}
     rows = []
-    for score in sorted(evaluation.scores, key=lambda score: place[score.case]):
+    for score in sorted(evaluation.scores, key=lambda score: (means[score.case], score.case)):
         texts = [text_of(getattr(score, measure), measure) for measure in evaluation.measures]
         rows.append((score.case, score.name, *texts, f"{score.labelled:,}", f"{score.predicted:,}"))
     titles = [measure_title(evaluation, measure) for measure in evaluation.measures]
@@ -245,6 +228,11 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
         over_folds = with_spread(*crossval.over_folds(None, measure), measure)
         mean = text_of(whole.mean(measure), measure)
         cards.append(Card(f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
+    fold_of = {case: fold.number for fold in crossval.folds for case in fold.evaluation.cases}
+    examples = [
+        replace(example, name=f"{example.name} (fold {fold_of[example.name]})")
+        for example in examples_of(whole, crossval.pairs, lowest=_LOWEST)
+    ]
     folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
     unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
     page = Page(
@@ -254,11 +242,7 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
         cards=cards,
         sections=(
             _folds(crossval),
-            classes_section(whole),
-            distribution(whole, "dice"),
-            _cleaning(crossval),
-            _pictures(crossval),
-            cases_section(whole),
+            *_sections(whole, examples, crossval.pairs.class_names, _cleaning(crossval)),
         ),
     )
     return write_page(page, out)
@@ -272,13 +256,8 @@ def _folds(crossval: CrossValidation) -> Section:
         in_training = f"{SHOWN.get(metric, metric)} {words.score(number(best.get('value')))}"
         texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
         rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", in_training, *texts))
-    columns = (
-        "Fold",
-        "Cases",
-        "Best step",
-        "In training",
-        *(measure_title(whole, measure) for measure in whole.measures),
-    )
+    titles = [measure_title(whole, measure) for measure in whole.measures]
+    columns = ("Fold", "Cases", "Best step", "In training", *titles)
     table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
         "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, "
@@ -301,13 +280,3 @@ def _cleaning(crossval: CrossValidation) -> Section:
         table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
         note="Chosen on the cases of this page, whose scores are without it. Predictions by all folds get it.",
     )
-
-
-def _pictures(crossval: CrossValidation) -> Section:
-    pairs = crossval.pairs
-    folds = {case: fold.number for fold in crossval.folds for case in fold.evaluation.cases}
-    examples = [
-        replace(example, name=f"{example.name} (fold {folds[example.name]})")
-        for example in examples_of(crossval.whole, pairs, lowest=_LOWEST)
-    ]
-    return pictures(examples, pairs.class_names)

@@ -40,8 +40,8 @@ _MARGINS = (44, 10, 46, 10)
 class Line:
     """One line. `color` names a CSS variable of the page."""
 
-    x: Sequence[float]
-    y: Sequence[float]
+    points: Sequence[tuple[float, float]]
+    """(x, y), in the order of x."""
     color: str
     width: float = 1.8
     dashed: bool = False
@@ -52,6 +52,11 @@ class Line:
 def color(index: int) -> str:
     """The CSS variable of the index-th class or run, 0-based; colours repeat after `NUM_COLORS`."""
     return f"--c{index % NUM_COLORS + 1}"
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether a logarithmic axis shows the values better."""
+    return min(values) > 0 and max(values) > 20 * min(values)
 
 
 def line_chart(
@@ -77,7 +82,7 @@ def line_chart(
     axes = _axes(figure)
     divisor = 1.0
     if not x_label:
-        unit, divisor = _time_unit(max((max(line.x) for line in lines if len(line.x)), default=0.0))
+        unit, divisor = _time_unit(max((x for line in lines for x, _ in line.points), default=0.0))
         x_label = f"Time since the start ({unit})"
     for line in lines:
         _draw(axes, line, divisor)
@@ -146,21 +151,20 @@ def _apart(ticks: Sequence[float]) -> list[float]:
 
 
 def _draw(axes: matplotlib.axes.Axes, line: Line, divisor: float) -> None:
-    x, y = _thin([value / divisor for value in line.x], line.y)
-    hue = _VARIABLES[line.color]
+    points, hue = _thin(line.points), _VARIABLES[line.color]
     axes.plot(
-        x,
-        y,
+        [x / divisor for x, _ in points],
+        [y for _, y in points],
         color=hue,
         linewidth=line.width,
         linestyle=(0, (5, 4)) if line.dashed else "solid",
-        marker="o" if len(y) <= 30 and not line.dashed else None,
+        marker="o" if len(points) <= 30 and not line.dashed else None,
         markersize=3.5,
         markeredgewidth=0,
     )
     if line.spread:
         low, high = zip(*line.spread, strict=True)
-        axes.vlines(line.x, low, high, color=hue, linewidth=1.2)
+        axes.vlines([x for x, _ in line.points], low, high, color=hue, linewidth=1.2)
 
 
 class _Plain(LogFormatter):
@@ -192,32 +196,30 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return ("min", 60.0) if seconds <= 7200 else ("h", 3600.0)
 
 
-def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+def _thin(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
     """Reduce to at most `MAX_POINTS` points: means over bins of equal count, the last bin the rest."""
-    size = -(-len(values) // MAX_POINTS)
+    size = -(-len(points) // MAX_POINTS)
     if size <= 1:
-        return list(seconds), list(values)
-    bins = [slice(start, start + size) for start in range(0, len(values), size)]
-    return [fmean(seconds[each]) for each in bins], [fmean(values[each]) for each in bins]
+        return points
+    bins = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in each), fmean(y for _, y in each)) for each in bins]
 
 
 def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT) -> str:
     """The figure as an element that can be embedded in a page next to others.
 
-    Ids are made unique by `id_prefix`, and the sheet that matplotlib embeds is left out, because inside HTML both
-    would reach beyond this figure. The settings are only read while drawing, and are restored.
+    `id_prefix` makes its ids unique, and the sheet that matplotlib embeds is left out, because inside HTML both would
+    reach beyond this figure. The settings are only read while drawing, and are restored.
     """
     text = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hasten"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": id_prefix}):
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r"<style\b.*?</style>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"(<g) id=\"[^\"]*\"", r"\1", svg)
-    svg = re.sub(r' id="([^"]+)"', rf' id="{id_prefix}-\1"', svg)
-    svg = re.sub(r"(xlink:href=\"|url\()#", rf"\1#{id_prefix}-", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")

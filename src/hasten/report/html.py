@@ -30,17 +30,6 @@ def write_page(page: Page, out: Path) -> Path:
 def write_template(name: str, out: Path, **content: Any) -> Path:
     """`write_page` for a template of this folder and its content."""
     out = Path(out)
-    html = _template(name).render(content)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out, out.with_name(f".{out.name}.{os.getpid()}")) as file:
-            file.write(html.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be written ({error.strerror or error}); name another file") from None
-    return out
-
-
-def _template(name: str) -> Any:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -49,7 +38,14 @@ def _template(name: str) -> Any:
         lstrip_blocks=True,
     )
     templates.filters |= {"breaks": _breaks, "stack": _stack, "safe_svg": Markup}
-    return templates.get_template(name)
+    html = templates.get_template(name).render(content)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out, out.with_name(f".{out.name}.{os.getpid()}")) as file:
+            file.write(html.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written ({error.strerror or error}); name another file") from None
+    return out
 
 
 def _breaks(text: str) -> Markup:

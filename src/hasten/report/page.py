@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -20,11 +19,11 @@ from hasten.observe.notebook import PagePath
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.evaluation_page import write_crossval_page
-from hasten.report.figures import NUM_COLORS, Line, color, line_chart
+from hasten.report.figures import NUM_COLORS, Line, color, is_wide, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Card, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.read import Machine, Run, read_run
-from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
+from hasten.report.slices import slices_section
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +54,15 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
         if len(runs) > 1:
             raise ValueError("write_report: a cross-validation has a separate page; name it alone, or name its folds")
         return PagePath(write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out))
-    loaded = _distinct([read_run(Path(folder)) for folder in runs])
+    loaded = [read_run(Path(folder)) for folder in runs]
     for run in loaded:
         for note in run.notes:
             log.warning("%s: %s", run.folder, note)
-    return PagePath(write_page(_page(loaded), out / "report.html" if out.is_dir() else out))
+    page = _run_page(loaded[0]) if len(loaded) == 1 else _comparison_page(loaded)
+    return PagePath(write_page(page, out / "report.html" if out.is_dir() else out))
 
 
-def _page(runs: list[Run]) -> Page:
-    if len(runs) > 1:
-        return comparison_page(runs)
-    (run,) = runs
+def _run_page(run: Run) -> Page:
     return Page(
         title=run.name,
         kind=KIND,
@@ -76,12 +73,6 @@ def _page(runs: list[Run]) -> Page:
     )
 
 
-def _distinct(runs: list[Run]) -> list[Run]:
-    """Equal names are distinguished by their folders."""
-    names = [run.name for run in runs]
-    return [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
-
-
 KIND = "training report"
 _COLUMNS = ("Run", "Time to {}", "Speed-up", "Best {}", "Per step", "Samples/s", "Waited for data", "Total")
 _NOTE = (
@@ -90,8 +81,10 @@ _NOTE = (
 )
 
 
-def comparison_page(runs: list[Run]) -> Page:
-    """Compare `runs` (two or more, names distinct) with the first."""
+def _comparison_page(runs: list[Run]) -> Page:
+    """Compare `runs`, two or more, with the first. Equal names are distinguished by their folders."""
+    names = [run.name for run in runs]
+    runs = [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
     threshold, metric = _threshold(runs), words.common_metric(runs)
     goal = "target" if threshold is None else f"{metric} {words.threshold(threshold)}"
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
@@ -129,15 +122,7 @@ def _comparison_chart(runs: list[Run], metric: str, threshold: float | None) -> 
     keys = [Key(run.name, color(index)) for index, run in enumerate(runs)]
     if threshold is not None:
         keys.append(Key("compared at", "--muted", words.threshold(threshold), dashed=True))
-    lines = [
-        Line(
-            x=[record.time_s for record in run.validations],
-            y=[record.score for record in run.validations],
-            color=color(index),
-            width=2.2,
-        )
-        for index, run in enumerate(runs)
-    ]
+    lines = [Line(points=run.scores, color=color(index), width=2.2) for index, run in enumerate(runs)]
     describe = f"Validations of {len(runs)} runs: {metric} over time"
     svg = line_chart(lines, id_prefix="comparison", describe=describe, level=threshold)
     return Chart(svg, f"Validations: {metric} over time", tuple(keys))
@@ -146,11 +131,12 @@ def _comparison_chart(runs: list[Run], metric: str, threshold: float | None) -> 
 def _other_cases(runs: list[Run]) -> tuple[str, ...]:
     """Why the scores of the runs are not to be compared; empty if they are."""
     first, *others = runs
+    data = mapping(first.settings.get("data"))
     notes = [
         f"{run.name} has another data.{name} than {first.name}, so that their scores are of other cases."
         for run in others
-        for name in ("source", "split")
-        if name in run.data and name in first.data and run.data[name] != first.data[name]
+        for name, value in mapping(run.settings.get("data")).items()
+        if name in ("source", "split") and data.get(name, value) != value
     ]
     shortened = [
         f"{run.name}: the validation is shortened to {mapping(run.accelerators['shorter validation']).get('reason')}."
@@ -192,11 +178,12 @@ _TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interr
 
 def run_sections(run: Run) -> tuple[Section, ...]:
     """Everything but the key figures."""
+    metric = words.metric(run).removeprefix("mean ")
     sections = (
-        _curves(run),
+        Section(f"Loss and {metric}", charts=(_validations(run, metric), _loss(run))),
         _time(run),
         machine_section(run.machine),
-        _slices(run),
+        slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
         _listing("Environment", ("Name", "Value"), words.environment(run.environment), "Versions and the machine"),
@@ -235,21 +222,14 @@ def run_cards(run: Run) -> tuple[Card, ...]:
     return tuple(cards)
 
 
-def _curves(run: Run) -> Section:
-    metric = words.metric(run).removeprefix("mean ")
-    charts = (_validations(run, metric), _loss(run))
-    return Section(f"Loss and {metric}", charts=charts)
-
-
 def _loss(run: Run) -> Chart:
     points = [(record.time_s, record.loss) for record in run.train if record.loss is not None]
     if not points:
         return Chart("", "Training loss", note="No training loss was recorded.")
     losses = [loss for _, loss in points]
-    line = Line(x=[time_s for time_s, _ in points], y=losses, color="--c2")
-    log = min(losses) > 0 and max(losses) > 20 * min(losses)
+    line = Line(points=points, color="--c2")
     describe = f"Training loss over time, from {losses[0]:.3g} to {losses[-1]:.3g}"
-    return Chart(line_chart([line], id_prefix="loss", describe=describe, log=log), "Training loss")
+    return Chart(line_chart([line], id_prefix="loss", describe=describe, log=is_wide(losses)), "Training loss")
 
 
 def _validations(run: Run, metric: str) -> Chart:
@@ -266,10 +246,9 @@ def _validations(run: Run, metric: str) -> Chart:
         # The place in the label map, so that a class has one hue in the curves and on the slices.
         hue = color(known.index(name) if name in known else len(known) + position)
         points = [(record.time_s, record.per_class[name]) for record in run.validations if name in record.per_class]
-        lines.append(Line(x=[time_s for time_s, _ in points], y=[score for _, score in points], color=hue))
+        lines.append(Line(points=points, color=hue))
         keys.append(Key(name, hue, words.score(last.per_class.get(name))))
-    times = [record.time_s for record in run.validations]
-    lines.append(Line(x=times, y=[record.score for record in run.validations], color="--ink", width=2.4))
+    lines.append(Line(points=run.scores, color="--ink", width=2.4))
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
@@ -297,36 +276,23 @@ def _time(run: Run) -> Section:
     )
 
 
-def _slices(run: Run) -> Section:
-    return Section(
-        "Example slices",
-        slices=tuple(map(slice_of, run.examples)),
-        keys=(*class_keys(run.class_names.values()), *DIFFERENCE_KEYS),
-        note=slices_note(run.examples) if run.examples else "No example slices were recorded.",
-    )
-
-
 def _accelerators(run: Run) -> Section:
     rows = []
     for name, value in run.accelerators.items():
         detail = value if isinstance(value, dict) else {"on": value}
         on = detail.get("on")
         state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
-        rows.append((name, state, _text(detail, "reason")))
+        rows.append((name, state, str(detail.get("reason") or "")))
     return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows))
 
 
 def _plan(run: Run) -> Section:
     details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
     rows = tuple(
-        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), _text(each, "reason"), name)
+        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), str(each.get("reason") or ""), name)
         for name, each in details.items()
     )
     return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows)
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    return str(fields.get(name) or "")
 
 
 def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], folded: str = "") -> Section:
@@ -340,33 +306,32 @@ PERCENT = (0.0, 103.0)
 GIB = 1024.0
 """MiB per GiB."""
 
-Points = list[tuple[float, float]]
-"""(seconds since the start, value)."""
-Curves = dict[str, Points]
-"""Points by the name of what is drawn."""
+Curves = dict[str, list[tuple[float, float]]]
+"""(seconds since the start, value) by the name of what is drawn."""
 
 
 def machine_section(machine: Machine | None) -> Section | None:
     """None where nothing was recorded."""
     if machine is None:
         return None
-    host = machine.ranks[min(machine.ranks)]  # every rank records the host
-    total = host[-1].host.ram_total
+    ranks, first = machine.ranks, min(machine.ranks)
+    host = {first: ranks[first]}  # every rank records it
+    total = host[first][-1].host.ram_total
     of_all = f"all programs, of {total / GIB:.1f} GiB" if total else "all programs"
-    memory = {of_all: _of(host, lambda sample: sample.host.ram_used, GIB)}
-    memory |= _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
-    steps = _of_ranks(machine, lambda sample: sample.step_s, "a step", 1e-3)
+    memory = _curves_of(host, lambda sample: [(of_all, sample.host.ram_used)], GIB)
+    memory |= _curves_of(ranks, lambda sample: [("this process", sample.host.rss)], GIB)
+    steps = _curves_of(ranks, lambda sample: [("a step", sample.step_s)], 1e-3)
+    cores = _curves_of(host, lambda sample: [("busy", sample.host.cpu)])
+
+    def of_gpus(value: Callable[[Gpu], float | None], scale: float = 1.0) -> Curves:
+        return _curves_of(ranks, lambda sample: [(f"GPU {gpu.index}", value(gpu)) for gpu in sample.gpus], scale)
+
     charts = (
-        _chart("GPU utilisation (%)", _of_gpus(machine, lambda gpu: gpu.util), "gpu", bounds=PERCENT),
-        _chart("GPU memory (GiB)", _of_gpus(machine, lambda gpu: gpu.used, GIB), "gpu-memory"),
-        _chart("Power (W)", _of_gpus(machine, lambda gpu: gpu.power_w), "power"),
+        _chart("GPU utilisation (%)", of_gpus(lambda gpu: gpu.util), "gpu", PERCENT),
+        _chart("GPU memory (GiB)", of_gpus(lambda gpu: gpu.used, GIB), "gpu-memory"),
+        _chart("Power (W)", of_gpus(lambda gpu: gpu.power_w), "power"),
         _chart("Step time (ms)", steps, "step"),
-        _chart(
-            "Processor, all cores (%)",
-            {"busy": _of(host, lambda sample: sample.host.cpu)},
-            "cpu",
-            bounds=PERCENT,
-        ),
+        _chart("Processor, all cores (%)", cores, "cpu", PERCENT),
         _chart("Host memory (GiB)", memory, "memory"),
     )
     return Section(
@@ -377,40 +342,29 @@ def machine_section(machine: Machine | None) -> Section | None:
     )
 
 
-def _chart(title: str, curves: Curves, id_: str, *, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
+def _chart(title: str, curves: Curves, id_: str, bounds: tuple[float, float | None] = (0, None)) -> Chart | None:
     """The curves, as many as there are colours, each with its mean; None where nothing was recorded."""
     drawn = [(name, points) for name, points in curves.items() if len(points) > 1][:NUM_COLORS]
     if not drawn:
         return None
-    keys, lines = [], []
-    for place, (name, points) in enumerate(drawn, 1):
-        times, values = zip(*points, strict=True)
-        keys.append(Key(name, color(place), f"mean {words.number(statistics.fmean(values))}"))
-        lines.append(Line(x=times, y=values, color=color(place)))
+    lines = [Line(points=points, color=color(place)) for place, (_, points) in enumerate(drawn, 1)]
+    means = [words.number(statistics.fmean(value for _, value in points)) for _, points in drawn]
+    keys = [Key(name, line.color, f"mean {mean}") for (name, _), line, mean in zip(drawn, lines, means, strict=True)]
     svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
     return Chart(svg, title, tuple(keys))
 
 
-def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None], scale: float = 1.0) -> Points:
-    return [(sample.time, reading / scale) for sample in samples if (reading := value(sample)) is not None]
-
-
-def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: float = 1.0) -> Curves:
-    """Points by the GPU's name, which includes the rank only if there are several."""
-    devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
-    several = len(machine.ranks) > 1
-    return {
-        f"GPU {index} (rank {rank})" if several else f"GPU {index}": [
-            (sample.time, reading / scale)
-            for sample in machine.ranks[rank]
-            for gpu in sample.gpus
-            if gpu.index == index and (reading := value(gpu)) is not None
-        ]
-        for rank, index in devices
-    }
-
-
-def _of_ranks(machine: Machine, value: Callable[[Sample], float | None], alone: str, scale: float = 1.0) -> Curves:
-    """Points by the rank's name. alone: the name where there is one rank."""
-    several = len(machine.ranks) > 1
-    return {f"rank {rank}" if several else alone: _of(samples, value, scale) for rank, samples in machine.ranks.items()}
+def _curves_of(
+    ranks: Mapping[int, Sequence[Sample]],
+    readings: Callable[[Sample], Iterable[tuple[str, float | None]]],
+    scale: float = 1.0,
+) -> Curves:
+    """What the samples say of each name, which includes the rank only if there are several."""
+    curves: Curves = {}
+    for rank, samples in ranks.items():
+        for sample in samples:
+            for name, value in readings(sample):
+                if value is not None:
+                    which = f"{name} (rank {rank})" if len(ranks) > 1 else name
+                    curves.setdefault(which, []).append((sample.time, value / scale))
+    return curves

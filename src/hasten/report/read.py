@@ -7,7 +7,6 @@ a half-written last line, a damaged file) leaves its part empty and adds a sente
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import zipfile
 import zlib
@@ -62,14 +61,21 @@ class Run:
     """Values of summary.json; `decisions` are those of plan.json."""
     decisions: dict[str, Any]
     environment: dict[str, Any]
+    world: dict[str, Any]
+    """Size and strategy."""
     config: str
-    data: dict[str, Any]
-    """What of the section `data` decides which cases a run has: `source` and `split`."""
+    settings: dict[str, Any]
+    """The sections of `config`."""
     examples: tuple[Example, ...]
     machine: Machine | None
     """What the monitor recorded, if there was one."""
     notes: tuple[str, ...]
     """What is missing or damaged, one sentence each."""
+
+    @property
+    def scores(self) -> tuple[tuple[float, float], ...]:
+        """(seconds, score) of each validation."""
+        return tuple((record.time_s, record.score) for record in self.validations)
 
 
 def read_run(folder: Path) -> Run:
@@ -84,8 +90,8 @@ def read_run(folder: Path) -> Run:
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
-    config, sections = _read_config(folder / "run.yaml", notes)
-    planned, data = mapping(sections.get("train")), mapping(sections.get("data"))
+    config, settings = _read_config(folder / "run.yaml", notes)
+    planned = mapping(settings.get("train"))
     doubts = summary.get("doubts")
     notes += [f"{str(doubt)[:1].upper()}{str(doubt)[1:]}." for doubt in doubts] if isinstance(doubts, list) else []
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
@@ -127,8 +133,9 @@ def read_run(folder: Path) -> Run:
         accelerators=mapping(summary.get("accelerators")),
         decisions=mapping(plan.get("decisions")),
         environment=environment,
+        world=mapping(summary.get("world")),
         config=config,
-        data={name: data[name] for name in ("source", "split") if name in data},
+        settings=settings,
         examples=_read_examples(folder / EXAMPLES, notes),
         machine=read_monitor(folder, notes),
         notes=tuple(notes),
@@ -166,8 +173,7 @@ def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
     examples: list[Example] = []
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            indices = sorted(int(key[6:]) for key in arrays.files if re.fullmatch(r"image_[0-9]{1,9}", key))
-            for index in indices[:MAX_EXAMPLES]:
+            for index in range(min(MAX_EXAMPLES, sum(key.startswith("image_") for key in arrays.files))):
                 fields = {name: arrays[f"{name}_{index}"] for name in _FIELDS if f"{name}_{index}" in arrays.files}
                 image, label, prediction = (fields.pop(name) for name in ("image", "label", "prediction"))
                 if not image.shape[:2] == label.shape == prediction.shape:

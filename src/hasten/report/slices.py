@@ -11,7 +11,7 @@ from PIL import Image
 
 from hasten.evaluation.examples import Example
 from hasten.report import words
-from hasten.report.model import Key, Slice
+from hasten.report.model import Key, Section, Slice
 
 COLORS = ("#f0a62b", "#56b4e9", "#2bc796", "#f0e442", "#dd8fbb", "#ff7f50", "#a99cff", "#c9a27a")
 """One per class, in the order of the page's --c1 to --c8 and of their hues, bright enough to stand on a dark image."""
@@ -46,14 +46,16 @@ def slice_of(example: Example) -> Slice:
     )
 
 
-def slices_note(examples: Sequence[Example]) -> str:
-    """How the slices of volumes were chosen; nothing of 2-D images."""
-    if all(example.where == "" for example in examples):
-        return ""
-    return (
-        "Each is the slice on which label map and prediction differ most, or where they agree the one with the most "
-        "foreground; Dice is that of the whole case."
-    )
+def slices_section(title: str, examples: Sequence[Example], classes: Iterable[str], *, none: str) -> Section:
+    """Slices of chosen cases. none: what is said where there are none."""
+    note = "" if examples else none
+    if any(example.where for example in examples):  # volumes
+        note = (
+            "Each is the slice on which label map and prediction differ most, or where they agree the one with the "
+            "most foreground; Dice is that of the whole case."
+        )
+    keys = (*class_keys(classes), *DIFFERENCE_KEYS)
+    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=note)
 
 
 def class_keys(names: Iterable[str]) -> tuple[Key, ...]:
@@ -108,12 +110,10 @@ def _resize(classes: np.ndarray) -> np.ndarray:
 
 def _outline(classes: np.ndarray, *, width: int) -> np.ndarray:
     """Pixels of a class that lie within `width` of another class or the background."""
-    rows, columns = classes.shape
-    padded = np.pad(classes, width, mode="edge")
-    edge = np.zeros(classes.shape, bool)
-    for row, column in ((0, width), (2 * width, width), (width, 0), (width, 2 * width)):
-        edge |= padded[row : row + rows, column : column + columns] != classes
-    return edge & (classes > 0)
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    box = 2 * width + 1
+    return (maximum_filter(classes, box) != minimum_filter(classes, box)) & (classes > 0)
 
 
 def png_uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:

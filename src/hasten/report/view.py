@@ -55,15 +55,6 @@ _PERCENTILES = (0.5, 99.5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Axis:
-    """An axis of a shown volume: x, y or z of the file, and the file's index of its first slice."""
-
-    name: str
-    first: int
-    step: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Pictured:
     """A volume as it is shown: axes from inferior to superior, from anterior to posterior, from right to left."""
 
@@ -71,14 +62,14 @@ class Pictured:
     image: np.ndarray
     """(C, D, H, W)."""
     spacing: tuple[float, float, float]
-    axes: tuple[Axis, Axis, Axis]
+    axes: Sequence[dict[str, Any]]
+    """Name (x, y or z of the file), index of the first slice in the file, and step to the next, of each axis."""
     maps: Mapping[str, np.ndarray]
     """Class indices (D, H, W) uint8 by what they are: label, prediction."""
     ranges: tuple[tuple[float, float], ...]
     """Values of each channel that are shown black and white."""
     anatomical: bool = True
-    """Whether its sides are named: not where the file says nothing of them."""
-    planes: tuple[str, ...] = ("axial", "coronal", "sagittal")
+    """Whether its sides are named and all its planes are shown: not where the file says nothing of them."""
     caption: str = ""
 
 
@@ -122,8 +113,9 @@ def turned(
         permute, flip = (0, 1, 2), (False, False, False)
     else:  # from RAS, whose rows run to anterior and whose columns run to the right
         flip = (flip[0], not flip[1], not flip[2])
+    last = [side - 1 for side in image.shape[1:]]
     axes = [
-        Axis(name="zyx"[source], first=image.shape[1 + source] - 1 if backwards else 0, step=-1 if backwards else 1)
+        {"name": "zyx"[source], "first": last[source] if backwards else 0, "step": -1 if backwards else 1}
         for source, backwards in zip(permute, flip, strict=True)
     ]
     return Pictured(
@@ -131,10 +123,9 @@ def turned(
         image=orient(image, permute, flip),
         maps={layer: orient(each, permute, flip) for layer, each in maps.items()},
         spacing=(spacing[permute[0]], spacing[permute[1]], spacing[permute[2]]),
-        axes=(axes[0], axes[1], axes[2]),
+        axes=axes,
         ranges=tuple(ranges),
         anatomical=not flat,
-        planes=("axial",) if flat else ("axial", "coronal", "sagittal"),
         caption=caption,
     )
 
@@ -172,40 +163,28 @@ def write_viewer(page: Viewer, out: Path) -> Path:
     }
     parts = [f"one of {slices} slices"] * (slices > 1) + [f"one of {sides} rows and columns"] * (sides > 1)
     notes = (*page.notes, *([f"To keep the page below 20 MB it has {', '.join(parts)}."] if parts else []))
-    return write_template(
-        "viewer.html.j2",
-        out,
-        title=page.title,
-        verdict=page.verdict,
-        notes=notes,
-        links=page.links,
-        data=data,
-    )
+    return write_template("viewer.html.j2", out, page=page, notes=notes, data=data)
 
 
 def _packed(volume: Pictured, slices: int, sides: int) -> dict[str, Any]:
     steps = (slices if volume.image.shape[1] > 1 else 1, sides, sides)
     thinned = tuple(slice(None, None, step) for step in steps)
-    shape = [len(range(0, size, step)) for size, step in zip(volume.image.shape[1:], steps, strict=True)]
-    maps = {layer: _pngs(array[thinned]) for layer, array in volume.maps.items()}
-    interesting = next((array[thinned] for array in volume.maps.values() if array.any()), None)
+    channels = [channel[thinned] for channel in volume.image]
+    maps = {layer: array[thinned] for layer, array in volume.maps.items()}
+    shape = channels[0].shape
+    interesting = next((array for array in maps.values() if array.any()), None)
     return {
         "name": volume.name,
         "caption": volume.caption,
         "shape": shape,
         "mm": [size * each for size, each in zip(volume.image.shape[1:], volume.spacing, strict=True)],
-        "axes": [
-            {"name": axis.name, "first": axis.first, "step": axis.step * step}
-            for axis, step in zip(volume.axes, steps, strict=True)
-        ],
+        "axes": [axis | {"step": axis["step"] * step} for axis, step in zip(volume.axes, steps, strict=True)],
         "at": _fullest(interesting) if interesting is not None else [size // 2 for size in shape],
         "anatomical": volume.anatomical,
-        "planes": list(volume.planes),
+        "planes": ["axial", "coronal", "sagittal"] if volume.anatomical else ["axial"],
         "values": [list(each) for each in volume.ranges],
-        "channels": [
-            _pngs(_greys(channel[thinned], limits)) for channel, limits in zip(volume.image, volume.ranges, strict=True)
-        ],
-        **maps,
+        "channels": [_pngs(_greys(*each)) for each in zip(channels, volume.ranges, strict=True)],
+        **{layer: _pngs(array) for layer, array in maps.items()},
     }
 
 
@@ -258,7 +237,8 @@ def write_case_pages(
         )
     config = load_run(run / RUN_YAML)
     case_set, train, validation = read_cases(config)
-    ranks = {} if names else _ranked(run)
+    examples = () if names else read_run(run).examples
+    ranks = {each.name: each.which and f"{each.which} of the last validation, " for each in examples}
     cases = _chosen(case_set, names or list(ranks) or [case.id for case in validation[:3]], run)
     parts = {case.id: "training case" for case in train} | {case.id: "validation case" for case in validation}
     out.mkdir(parents=True, exist_ok=True)
@@ -287,11 +267,6 @@ def write_case_pages(
             page = replace(page, verdict=about, links=links)
             pages.append(write_viewer(page, out / f"{case.id}.html"))
     return pages
-
-
-def _ranked(run: Path) -> dict[str, str]:
-    """The cases whose slices the run kept, with their place in its last validation."""
-    return {each.name: each.which and f"{each.which} of the last validation, " for each in read_run(run).examples}
 
 
 def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
@@ -427,7 +402,7 @@ def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, s
         ranges=ranges,
         caption=f"mean {image.mean():z.2f}, {image.min():z.2f} to {image.max():z.2f}",
     )
-    return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
+    return replace(patch, anatomical=False)  # which may be flipped
 
 
 def _channels(case_set: CaseSet, case: Case) -> tuple[str, ...]:

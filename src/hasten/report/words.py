@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from hasten.config.size import size_text
 from hasten.observe import values
 from hasten.report.read import Run
 
@@ -93,9 +93,9 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def title(name: str) -> str:
-    """A setting's, field's or class's name as words: `batch_size` and `BatchSize` as `Batch size`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
-    text = " ".join(word.upper() if word.lower() in _ABBREVIATIONS else word.lower() for word in words)
+    """A setting's or field's name as words: `batch_size` as `Batch size`."""
+    words = name.lower().replace("_", " ").split()
+    text = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in words)
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -106,22 +106,16 @@ def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         first, *rest = name.split(".")
         words = ": ".join([title(first), *(each if each.isupper() else each.replace("_", " ") for each in rest)])
         if name.endswith("_bytes") and text.isdecimal():
-            words, text = words.removesuffix(" bytes"), size(int(text))
+            words, text = words.removesuffix(" bytes"), size_text(int(text)).replace(" ", NBSP)
         rows.append((words, text))
     return tuple(rows)
-
-
-def size(num_bytes: float) -> str:
-    """Bytes as `512 MiB` or `23.5 GiB`."""
-    gib = num_bytes / 2**30
-    return f"{gib:.1f}{NBSP}GiB" if gib >= 1 else f"{num_bytes / 2**20:.0f}{NBSP}MiB"
 
 
 def time_to(run: Run, level: float) -> float | None:
     """Seconds until a validation first reached `level`; None if none did."""
     if run.target_time_s is not None and run.target is not None and abs(run.target - level) < 1e-9:
         return run.target_time_s
-    return next((record.time_s for record in run.validations if record.score >= level), None)
+    return next((time_s for time_s, score in run.scores if score >= level), None)
 
 
 def verdict(run: Run) -> str:

@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from hasten.config.patterns import first_few
 from hasten.observe.cpu_load import BUSY
@@ -32,13 +34,10 @@ class Spread:
 
     def seconds(self) -> str:
         """The value as a time, with the range of several runs."""
-        return self._text(".1f" if self.median >= 10 else ".3g", " s")
+        return self.text(".1f" if self.median >= 10 else ".3g", " s")
 
-    def score(self) -> str:
-        """The value as a score, with the range of several runs."""
-        return self._text(".3f", "")
-
-    def _text(self, digits: str, unit: str) -> str:
+    def text(self, digits: str, unit: str = "") -> str:
+        """The value in that format, with the range of several runs."""
         limits = f" ({self.low:{digits}} to {self.high:{digits}})" if len(self.values) > 1 else ""
         return f"{self.median:{digits}}{unit}{limits}"
 
@@ -86,11 +85,14 @@ class Series:
         return self.points[0]
 
 
-def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
-    """The epoch to compare: the requested one, else 4 if all are logs by others with epoch 4, else None (the median).
+Epoch = int | Literal["median"] | None
+"""0-based; None is 4 in logs by others that all have it, else the median of all but the first."""
 
-    Raises ValueError if the requested epoch isn't in every log.
-    """
+
+def chosen_epoch(logs: Sequence[Log], requested: Epoch, folder: Path) -> int | None:
+    """The epoch to compare; None is the median. Raises ValueError if the requested epoch isn't in every log."""
+    if requested == "median":
+        return None
     epoch = DEFAULT_EPOCH if requested is None else requested
     missing = [log for log in logs if epoch not in log.epochs]
     if requested is None:
@@ -121,10 +123,12 @@ def series_of(
         if not any(log.world == 1 for log in strategy_logs):
             strategy_logs[:0] = alone
     _require_baseline(by_strategy, baseline, folder)
-    all_series = [
-        _series(strategy, [log for log in strategy_logs if log.world >= baseline], baseline, epoch, target)
-        for strategy, strategy_logs in by_strategy.items()
-    ]
+    all_series = []
+    for strategy, strategy_logs in by_strategy.items():
+        ordered = sorted((log for log in strategy_logs if log.world >= baseline), key=lambda log: log.world)
+        by_world = {world: list(each) for world, each in groupby(ordered, key=lambda log: log.world)}
+        points = [_point(strategy, world, by_world[baseline], epoch, target) for world in by_world.values()]
+        all_series.append(Series(strategy=strategy, points=tuple(points), logs=tuple(ordered)))
     return tuple(sorted(all_series, key=lambda one: -max(point.speedup or 0.0 for point in one.points)))
 
 
@@ -140,15 +144,6 @@ def _require_baseline(by_strategy: dict[str, list[Log]], baseline: int, folder: 
         f"{folder}: no log of {' and '.join(missing)} with {workers(baseline)}, which speed-up is measured against "
         f"(workers there: {available}); add that run, or {remedy}"
     )
-
-
-def _series(strategy: str, logs: list[Log], baseline: int, epoch: int | None, target: float | None) -> Series:
-    by_world: dict[int, list[Log]] = {}
-    for log in logs:
-        by_world.setdefault(log.world, []).append(log)
-    base = by_world[baseline]
-    points = [_point(strategy, world_logs, base, epoch, target) for _, world_logs in sorted(by_world.items())]
-    return Series(strategy=strategy, points=tuple(points), logs=tuple(sorted(logs, key=lambda log: log.world)))
 
 
 def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, target: float | None) -> Point:
@@ -328,9 +323,8 @@ _MODES = {
 }
 
 
-def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
+def _notes(logs: Sequence[Log]) -> tuple[list[str], list[str]]:
     """Sentences with reasons to doubt the figures, and sentences with other notes."""
-    logs = list({log.source: log for one in series for log in one.logs}.values())
     doubts = []
     on_cpu = [log for log in logs if log.machine and not log.machine.get("gpus")]
     if any(log.world > 1 for log in on_cpu):
@@ -378,34 +372,28 @@ class Analysis:
         """Each once."""
         return tuple({log.source: log for one in self.series for log in one.logs}.values())
 
-    @property
-    def epoch_words(self) -> str:
-        return "median epoch" if self.epoch is None else f"epoch {self.epoch}"
-
 
 def analyse(
     folder: Path,
     *,
     baseline: int = 1,
-    epoch: int | None = None,
-    median: bool = False,
+    epoch: Epoch = None,
     drop: float = DROP,
     target: float | None = None,
 ) -> Analysis:
     """Read the logs in `folder` and compare them.
 
-    baseline: workers that speed-up is measured against. epoch: the 0-based epoch whose time is compared; without it 4
-    in logs by others with that epoch, else, and with `median`, the median of all but the first. drop: fall of the
-    metric that is reported. target: metric whose time is compared; without it the highest that every run reached.
+    baseline: workers that speed-up is measured against. epoch: whose time is compared. drop: fall of the metric that is
+    reported. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
     study = read_logs(folder)
     if target is None:
         target = reached_by_all(study.logs)
-    compared = None if median else chosen_epoch(study.logs, epoch, folder)
+    compared = chosen_epoch(study.logs, epoch, folder)
     series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
     metric = study.logs[0].metric_name
-    doubts, notes = notes_of(series)
+    doubts, notes = _notes(study.logs)
     return Analysis(
         name=folder.resolve().name,
         baseline=baseline,

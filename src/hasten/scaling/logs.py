@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hasten.config.patterns import first_few
-from hasten.config.yaml_file import load_yaml
-from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
-from hasten.observe.values import integer, mapping, number
+from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON
+from hasten.observe.values import entries, integer, mapping, number
 from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
 
@@ -76,10 +74,19 @@ NATIVE = "native"
 """Torch's DistributedDataParallel, the strategy of logs without one in their name."""
 _SHORT = {"hvd": "horovod"}
 METRICS = {"iou": "IoU", "dice": "Dice"}
-_NEEDED = ("time_per_epoch", "loss", "training_time")
-_KNOWN = (*_NEEDED, "lr", "test_time", *METRICS)
-_INDEX = ("", "index", "epoch", "Unnamed: 0")
-"""Names of a first column that numbers the epochs."""
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One epoch of a CSV file."""
+
+    time_per_epoch: _Seconds
+    loss: float
+    training_time: _Seconds
+    iou: float = math.nan
+    dice: float = math.nan
+    lr: float = math.nan
 
 
 def parse_name(path: Path) -> tuple[str, int, int] | None:
@@ -94,75 +101,44 @@ def parse_name(path: Path) -> tuple[str, int, int] | None:
 def read_csv(path: Path) -> tuple[Log, list[str]]:
     """The log in a CSV file whose name `parse_name` accepts, and remarks about it, a sentence each.
 
-    Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
-    The last three and the metric are the same in every row; the last row's are taken.
-    Raises ValueError naming the file, and the column or the line, for what isn't such a log.
+    A row for each epoch, with the columns time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice;
+    lr may be there, and others are ignored. The total and the metric are those of the last row.
+    Raises ValueError naming the file, and the column and the line, for what isn't such a log.
     """
     name = parse_name(path)
     assert name is not None
-    columns, rows = _table(path)
-    metric = next((column for column in METRICS if column in columns), "iou")
-    missing = [column for column in (*_NEEDED, metric) if column not in columns]
-    if missing:
-        there = ", ".join(column or "(no name)" for column in columns)
-        raise ValueError(f"{path}: has no column {', '.join(missing)} (it has {there}); add it, or take the file away")
-    index = columns[0] if columns[0] in _INDEX else None
-    unknown = [column or "(no name)" for column in columns if column not in _KNOWN and column != index]
-    notes = [f"{path.name}: unknown columns are ignored: {', '.join(unknown)}."] if unknown else []
-    epochs: dict[int, float] = {}
-    losses = []
-    clock = 0.0
-    for place, (line, row) in enumerate(rows):
-        epoch = place if index is None else int(_number(line, row, index, least=0))
-        if epoch in epochs:
-            raise ValueError(f"{line}: epoch {epoch} is there twice; keep one of the rows")
-        epochs[epoch] = _number(line, row, "time_per_epoch", least=1e-9)
-        clock += epochs[epoch]
-        losses.append((epoch + 1.0, clock, _number(line, row, "loss")))
-    line, last = rows[-1]
-    score = _number(line, last, metric)
-    if not math.isfinite(score):
-        notes.append(f"{path.name}: its {metric} is no finite number, so its quality isn't known.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            table, columns = list(reader), reader.fieldnames or ()
+        uneven = [f"line {line}" for line, row in enumerate(table, 2) if None in row or None in row.values()]
+        if uneven:
+            raise ValueError(f"{path}: {first_few(uneven)}: has not one value for each column; correct or delete that")
+        rows = TypeAdapter(list[_Row]).validate_python(table)
+    except ValidationError as error:
+        wrong = [f"line {int(each['loc'][0]) + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
+        raise ValueError(f"{path}: {first_few(wrong)}; correct or delete that") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
+    metric = next((column for column in METRICS if column in columns), None)
+    if not rows or metric is None:
+        raise ValueError(f"{path}: holds no epoch with an iou or a dice; take the file away or give the whole log")
+    score = getattr(rows[-1], metric)
+    clock = accumulate(row.time_per_epoch for row in rows)
+    losses = [(number, seconds, row.loss) for number, (seconds, row) in enumerate(zip(clock, rows, strict=True), 1)]
+    known = math.isfinite(score)
     return Log(
         strategy=name[0],
         world=name[1],
         seed=name[2],
         source=path.name,
-        epochs=epochs,
-        total_s=_number(line, last, "training_time", least=1e-9),
+        epochs={number: row.time_per_epoch for number, row in enumerate(rows)},
+        total_s=rows[-1].training_time,
         losses=tuple(entry for entry in losses if math.isfinite(entry[2])),
         metric_name=METRICS[metric],
-        metric=score if math.isfinite(score) else None,
-        rate=max(_number(line, row, "lr") for line, row in rows) if "lr" in columns else None,
-    ), notes
-
-
-def _table(path: Path) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """The names of the columns, and the file and line of each row with its values by column; at least one row."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [(f"{path}:{reader.line_num}", row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
-    if not rows:
-        raise ValueError(f"{path}: holds no epoch; take the file away or give the whole log")
-    for line, row in rows:
-        if None in row or None in row.values():
-            raise ValueError(f"{line}: has not one value for each column; correct or delete that line")
-    return list(reader.fieldnames or ()), rows
-
-
-def _number(line: str, row: dict[str, str], column: str, *, least: float = -math.inf) -> float:
-    """The number in a column. least: it must be finite, and at least that."""
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = None
-    if value is None or (least > -math.inf and not least <= value < math.inf):
-        name = column or "the first column"
-        raise ValueError(f"{line}: {name} is {row[column]!r}, which can't be; correct or delete that line")
-    return value
+        metric=score if known else None,
+        rate=max((row.lr for row in rows if math.isfinite(row.lr)), default=None),
+    ), [] if known else [f"{path.name}: its {metric} is no finite number, so its quality isn't known."]
 
 
 RUNS_JSON = "scale.json"
@@ -216,25 +192,15 @@ def is_run(folder: Path) -> bool:
 
 
 def entry_from_files(folder: Path) -> StudyEntry:
-    """An entry for a run that no scale.json lists, from its files. Raises ValueError where they can't be read."""
-    world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
-    settings = _read(folder / RUN_YAML, load_yaml)
-    size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
+    """An entry for a run that no scale.json lists, from its files."""
+    run = read_run(folder)
+    size, strategy = integer(run.world.get("size")) or 1, str(run.world.get("strategy") or SINGLE)
     return StudyEntry(
         world=size,
         strategy=SINGLE if size == 1 else strategy,
-        seed=integer(mapping(settings.get("train")).get("seed")) or 0,
+        seed=integer(mapping(run.settings.get("train")).get("seed")) or 0,
         folder=folder.name,
     )
-
-
-def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return mapping(parse(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: can't be read ({error}); correct it or remove the run") from None
 
 
 def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]]:
@@ -249,18 +215,11 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
     if run.status not in DONE:
         return None, [f"{at}: {run.status.replace('_', ' ')}, so it is left out."]
     notes = [f"{at}: was resumed; its seconds are those of all its processes."] if run.earlier_s else []
-    settings = mapping(load_yaml(run.config)) if run.config else {}
-    train = mapping(settings.get("train"))
-    cases, batch = run.cases.get("train"), integer(mapping(settings.get("sample")).get("batch_size"))
-    epochs: dict[int, float] = {}
-    losses: list[tuple[float, float, float]] = []
-    if cases and batch:
-        epochs = _epochs(run.train, batch, cases)
-        losses = [
-            (record.step * batch / cases, record.time_s, loss)
-            for record in run.train
-            if (loss := record.loss) is not None
-        ]
+    train = mapping(run.settings.get("train"))
+    cases, batch = run.cases.get("train"), integer(mapping(run.settings.get("sample")).get("batch_size"))
+    epochs = _epochs(run.train, batch, cases) if cases and batch else {}
+    records = [(record.step, record.time_s, record.loss) for record in run.train if record.loss is not None]
+    losses = [(step * batch / cases, time_s, loss) for step, time_s, loss in records] if cases and batch else []
     if not epochs:
         notes.append(f"{at}: its {METRICS_JSONL} has no pace, so its epochs have no time.")
     return Log(
@@ -275,7 +234,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
         losses=tuple(losses),
         metric_name=METRIC.get(run.metric, run.metric),
         metric=run.best_score,
-        scores=tuple((record.time_s, record.score) for record in run.validations),
+        scores=run.scores,
         rate=_rate(train, batch),
         machine=_machine(run, entry, train),
     ), notes
@@ -311,8 +270,7 @@ def _rate(train: dict[str, Any], batch: int | None) -> float | None:
 def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, Any]:
     facts = run.environment
     torch, variables = mapping(facts.get("torch")), mapping(facts.get("variables"))
-    devices = torch.get("devices")
-    names = [str(mapping(device).get("name")) for device in devices] if isinstance(devices, list) else []
+    names = [str(mapping(device).get("name")) for device in entries(torch.get("devices"))]
     threads = entry.threads if entry.threads is not None else variables.get("OMP_NUM_THREADS")
     on_gpu = bool(names) and not str(train.get("device")).startswith("cpu")
     return {
@@ -355,10 +313,10 @@ def read_logs(folder: Path) -> Logs:
         logs.append(log)
         notes += remarks
     if (folder / RUNS_JSON).is_file():
-        entries = study_entries(folder)
+        runs = study_entries(folder)
     else:
-        entries = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
-    for entry in entries:
+        runs = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
+    for entry in runs:
         run_log, remarks = read_run_log(folder, entry)
         logs += [run_log] if run_log is not None else []
         notes += remarks

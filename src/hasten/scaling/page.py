@@ -2,77 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hasten.observe.rundir import write_json, writing_to
 from hasten.report import words
-from hasten.report.figures import Line, color, line_chart
+from hasten.report.figures import Line, color, is_wide, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Chart, Key, Page, Section, Table, print_table
-from hasten.scaling.analyse import LEAST_EFFICIENCY, Analysis, Point, Series, workers
-from hasten.scaling.logs import Log
-
-_WORKERS = "Workers"
-
-
-def strategy_keys(analysis: Analysis) -> tuple[Key, ...]:
-    return tuple(Key(one.strategy, color(place)) for place, one in enumerate(analysis.series))
-
-
-def speedups(analysis: Analysis) -> Chart:
-    """Speed-up over workers with the dashed line of the ideal."""
-    worlds = _worlds(analysis)
-    ideal = Line(x=[0, worlds[-1]], y=[0, worlds[-1] / analysis.baseline], color="--muted", width=1.2, dashed=True)
-    lines = [_over_workers(one, place, "speedup") for place, one in enumerate(analysis.series)]
-    describe = "Speed-up of an epoch over the count of workers"
-    svg = line_chart(
-        [ideal, *lines], x_label=_WORKERS, id_prefix="speedup", describe=describe, bounds=(0, None), ticks=worlds
-    )
-    return Chart(svg, "Speed-up")
-
-
-def efficiencies(analysis: Analysis) -> Chart:
-    """Efficiency over workers with a dashed line at the level of the verdict."""
-    lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(analysis.series)]
-    describe = "Efficiency over the count of workers"
-    svg = line_chart(
-        lines,
-        x_label=_WORKERS,
-        id_prefix="efficiency",
-        describe=describe,
-        level=LEAST_EFFICIENCY,
-        bounds=(0, None),
-        ticks=_worlds(analysis),
-    )
-    return Chart(svg, "Efficiency")
+from hasten.scaling.analyse import LEAST_EFFICIENCY, Analysis, Point, workers
 
 
 def qualities(analysis: Analysis) -> Chart | None:
     """The metric over workers, each count with a bar from its worst run to its best; None where none is known."""
+    lines = _lines(analysis, lambda point: None if point.metric is None else point.metric.median)
+    for place, one in enumerate(analysis.series):
+        spread = [(point.metric.low, point.metric.high) for point in one.points if point.metric is not None]
+        if any(low < high for low, high in spread):
+            lines[place] = replace(lines[place], spread=spread)
+    return Chart(_over_workers(analysis, lines, analysis.metric)) if any(line.points for line in lines) else None
+
+
+def _over_workers(analysis: Analysis, lines: Sequence[Line], name: str, **axes: Any) -> str:
+    """axes: further arguments of `line_chart`."""
+    describe, ticks = f"{name} over the count of workers", _worlds(analysis)
+    return line_chart(lines, x_label="Workers", id_prefix=name.split()[-1], describe=describe, ticks=ticks, **axes)
+
+
+def _lines(analysis: Analysis, value: Callable[[Point], float | None]) -> list[Line]:
+    """A line for each strategy, over the counts of workers whose value is known."""
     lines = []
     for place, one in enumerate(analysis.series):
-        measured = [(point.world, point.metric) for point in one.points if point.metric is not None]
-        spread = [(metric.low, metric.high) for _, metric in measured]
-        lines.append(
-            Line(
-                x=[world for world, _ in measured],
-                y=[metric.median for _, metric in measured],
-                color=color(place),
-                spread=spread if any(low < high for low, high in spread) else (),
-            )
-        )
-    if not any(line.x for line in lines):
-        return None
-    describe = f"{analysis.metric} over the count of workers"
-    ticks = _worlds(analysis)
-    return Chart(line_chart(lines, x_label=_WORKERS, id_prefix="metric", describe=describe, ticks=ticks))
-
-
-def world_keys(analysis: Analysis) -> tuple[Key, ...]:
-    return tuple(Key(workers(world), color(place)) for place, world in enumerate(_worlds(analysis)))
+        points = [(point.world, y) for point in one.points if (y := value(point)) is not None]
+        lines.append(Line(points=points, color=color(place)))
+    return lines
 
 
 def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
@@ -80,45 +45,25 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
 
     Of several seeds the first is drawn. All charts of a row have the same scale.
     """
-    by_strategy = {one.strategy: _first_seeds(one) for one in analysis.series}
-    values = [loss for logs in by_strategy.values() for log in logs for _, _, loss in log.losses]
+    # The logs are in the order of seeds.
+    firsts = [{log.world: log for log in reversed(one.logs) if log.losses} for one in analysis.series]
+    values = [loss for logs in firsts for log in logs.values() for _, _, loss in log.losses]
     if not values:
         return ()
-    log = min(values) > 0 and max(values) > 20 * min(values)
-    bounds = (min(values) * 0.8, max(values) * 1.25) if log else (min(0.0, *values), max(values) * 1.05)
-    places = {world: place for place, world in enumerate(_worlds(analysis))}
-    axis = "time" if by_time else "epoch"
-    charts = []
-    for number, (strategy, logs) in enumerate(by_strategy.items()):
-        lines = [
-            Line(
-                x=[time if by_time else epoch for epoch, time, _ in one.losses],
-                y=[loss for _, _, loss in one.losses],
-                color=color(places[one.world]),
-                width=1.4,
-            )
-            for one in logs
-        ]
-        svg = line_chart(
-            lines,
-            x_label="" if by_time else "Epochs",
-            id_prefix=f"loss-{number}-{axis}",
-            log=log,
-            describe=f"Loss of {strategy} for each count of workers",
-            bounds=bounds,
-        )
-        charts.append(Chart(svg, strategy))
+    wide = is_wide(values)
+    bounds = (min(values) * 0.8, max(values) * 1.25) if wide else (min(0.0, *values), max(values) * 1.05)
+    axes: dict[str, Any] = {"x_label": "" if by_time else "Epochs", "log": wide, "bounds": bounds}
+    hues = {world: color(place) for place, world in enumerate(_worlds(analysis))}
+    charts: list[Chart] = []
+    for one, logs in zip(analysis.series, firsts, strict=True):
+        lines = []
+        for world, log in logs.items():
+            points = [(time if by_time else epoch, loss) for epoch, time, loss in log.losses]
+            lines.append(Line(points=points, color=hues[world], width=1.4))
+        id_ = f"loss-{len(charts)}-{'time' if by_time else 'epoch'}"
+        svg = line_chart(lines, id_prefix=id_, describe=f"Loss of {one.strategy} for each count of workers", **axes)
+        charts.append(Chart(svg, one.strategy))
     return tuple(charts)
-
-
-def _over_workers(series: Series, place: int, field: str) -> Line:
-    points = [point for point in series.points if getattr(point, field) is not None]
-    return Line(x=[point.world for point in points], y=[getattr(point, field) for point in points], color=color(place))
-
-
-def _first_seeds(series: Series) -> list[Log]:
-    logs = sorted((log for log in series.logs if log.losses), key=lambda log: (log.world, log.seed))
-    return [next(of_world) for _, of_world in groupby(logs, key=lambda log: log.world)]
 
 
 def _worlds(analysis: Analysis) -> list[int]:
@@ -126,13 +71,13 @@ def _worlds(analysis: Analysis) -> list[int]:
 
 
 PAGE, JSON = "scaling.html", "scaling.json"
-_IDEAL = Key("ideal", "--muted", dashed=True)
 
 
 def print_analysis(analysis: Analysis, echo: Callable[[str], None]) -> None:
     """Print the table, with the compared epoch in its title, and the sentences."""
     against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
-    print_table(table_of(analysis), title=f"{analysis.name}: {analysis.epoch_words}{against}")
+    epoch = "median epoch" if analysis.epoch is None else f"epoch {analysis.epoch}"
+    print_table(table_of(analysis), title=f"{analysis.name}: {epoch}{against}")
     for sentence in analysis.verdicts:
         echo(sentence)
     for kind, sentences in (("warning", analysis.warnings), ("note", analysis.notes)):
@@ -147,11 +92,6 @@ def write(analysis: Analysis, out: Path) -> Path:
     """
     with writing_to(out):
         write_json(out / JSON, as_json(analysis))
-    return write_scale_page(analysis, out / PAGE)
-
-
-def write_scale_page(analysis: Analysis, out: Path) -> Path:
-    """Write the page to the file `out` and return it. Raises ValueError if it can't be written."""
     doubtful = "\n\n".join(analysis.warnings)
     sections = (
         Section("What makes these figures doubtful", text=doubtful) if doubtful else None,
@@ -167,7 +107,7 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
         cards=_cards(analysis),
         sections=tuple(section for section in sections if section is not None),
     )
-    return write_page(page, out)
+    return write_page(page, out / PAGE)
 
 
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -184,19 +124,30 @@ def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 
 def _speed(analysis: Analysis) -> Section:
-    if analysis.epoch is None:
-        compared = "the median of all epochs but the first"
-    else:
+    compared = "the median of all epochs but the first"
+    if analysis.epoch is not None:
         compared = f"epoch {analysis.epoch} (counted from 0)"
     several = " Times and metrics are medians over the runs, with their range." if _several(analysis) else ""
+    most = _worlds(analysis)[-1]
+    ideal = Line(points=[(0, 0), (most, most / analysis.baseline)], color="--muted", width=1.2, dashed=True)
+    speedups = [ideal, *_lines(analysis, lambda point: point.speedup)]
+    efficiencies = _lines(analysis, lambda point: point.efficiency)
+    least = {"bounds": (0, None), "level": LEAST_EFFICIENCY}
     return Section(
         "Speed-up and efficiency",
-        charts=(speedups(analysis), efficiencies(analysis)),
-        keys=(*strategy_keys(analysis), _IDEAL),
+        charts=(
+            Chart(_over_workers(analysis, speedups, "Speed-up", bounds=(0, None)), "Speed-up"),
+            Chart(_over_workers(analysis, efficiencies, "Efficiency", **least), "Efficiency"),
+        ),
+        keys=(*_strategies(analysis), Key("ideal", "--muted", dashed=True)),
         table=table_of(analysis),
         note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(analysis.baseline)} of the "
         f"same strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
     )
+
+
+def _strategies(analysis: Analysis) -> tuple[Key, ...]:
+    return tuple(Key(one.strategy, color(place)) for place, one in enumerate(analysis.series))
 
 
 def _quality(analysis: Analysis) -> Section | None:
@@ -206,15 +157,15 @@ def _quality(analysis: Analysis) -> Section | None:
     bars = " A bar goes from the worst run to the best." if _several(analysis) else ""
     note = f"Higher is better. Falls of more than {analysis.drop:g} are reported.{bars}"
     title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
-    return Section(title, charts=(chart,), keys=strategy_keys(analysis), note=note)
+    return Section(title, charts=(chart,), keys=_strategies(analysis), note=note)
 
 
 def _losses(analysis: Analysis) -> list[Section]:
-    titles = {"Loss against epochs": False, "Loss against accumulated time": True}
     note = "The first seed's runs." if _several(analysis) else ""
-    keys = world_keys(analysis)
-    rows = [(title, losses(analysis, by_time=by_time)) for title, by_time in titles.items()]
-    return [Section(title, charts=charts, keys=keys, note=note) for title, charts in rows if charts]
+    keys = tuple(Key(workers(world), color(place)) for place, world in enumerate(_worlds(analysis)))
+    by_epoch, by_time = losses(analysis, by_time=False), losses(analysis, by_time=True)
+    rows = {"Loss against epochs": by_epoch, "Loss against accumulated time": by_time}
+    return [Section(title, charts=charts, keys=keys, note=note) for title, charts in rows.items() if charts]
 
 
 def _runs(analysis: Analysis) -> Section:
@@ -257,7 +208,7 @@ def table_of(analysis: Analysis) -> Table:
         (f"To {analysis.metric} {analysis.target or 0:g}", _target),
         (
             analysis.metric[:1].upper() + analysis.metric[1:],
-            lambda point: point.metric.score() if point.metric else words.DASH,
+            lambda point: point.metric.text(".3f") if point.metric else words.DASH,
         ),
     ]
     cells = {name: [text_of(point) for point in analysis.points] for name, text_of in columns}

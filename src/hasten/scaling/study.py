@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
@@ -29,8 +30,6 @@ from hasten.sample.share import share_mistake
 from hasten.scaling.analyse import workers
 from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode
 from hasten.training.plan import RunPlan, plan_run
-
-Config = TypeVar("Config", bound=RunConfig)
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""
@@ -81,7 +80,7 @@ def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
 
     Raises ValueError for a batch that can't be divided among the arm's processes.
     """
-    config = weakly_scaled(base, arm.world, base.sample.batch_size) if mode == "weak" else base
+    config = weakly_scaled(base, arm.world) if mode == "weak" else base
     # The stages of a pipeline all see the whole batch.
     if arm.world > 1 and arm.strategy != "pipeline":
         mistake = share_mistake(config.sample.batch_size, config.train.accumulate, arm.world, config.distribute.parts)
@@ -94,40 +93,18 @@ def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
     )
 
 
-def weakly_scaled(config: Config, world: int, batch: int) -> Config:
-    """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before.
-
-    batch: its sample.batch_size. Steps and intervals that are open stay so.
-    """
+def weakly_scaled(config: PlannedRun, world: int) -> PlannedRun:
+    """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before."""
     if world == 1:
         return config
-    train = config.train
-    return dataclasses.replace(
-        config,
-        sample=dataclasses.replace(config.sample, batch_size=batch * world),
-        train=dataclasses.replace(
-            train,
-            learning_rate_batch=train.learning_rate_batch or batch,
-            steps=_scaled_steps(train.steps, world),
-            validate_every=_scaled_steps(train.validate_every, world),
-            checkpoint_every=_scaled_steps(train.checkpoint_every, world),
-        ),
+    batch, names = config.sample.batch_size, ("steps", "validate_every", "checkpoint_every")
+    train = dataclasses.replace(
+        config.train,
+        learning_rate_batch=config.train.learning_rate_batch or batch,
+        **{name: math.ceil(getattr(config.train, name) / world) for name in names},
     )
-
-
-def _scaled_steps(steps: int | None, world: int) -> int | None:
-    return None if steps is None else -(-steps // world)
-
-
-def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None:
-    """Raise ValueError for a run that can't be studied."""
-    if config.train.max_seconds is not None:
-        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
-    if config.distribute.strategy not in ("auto", SINGLE):
-        raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
-    most = max(worlds)
-    if num_train < most:
-        raise ValueError(f"--worlds {most}: there are {num_train} cases to train on, and each worker needs one")
+    sample = dataclasses.replace(config.sample, batch_size=batch * world)
+    return dataclasses.replace(config, sample=sample, train=train)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,8 +212,7 @@ def run_study(
     Raises ValueError for settings that can't be studied, and if `out` holds another study.
     """
     planned = plan_run(config)
-    check_base(planned.config, options.worlds, len(planned.train))
-    _require_room(planned, options)
+    _check(planned, options)
     arms = arms_of(options.worlds, options.strategies, options.seeds)
     settings = [settings_of(planned.config, arm, options.mode) for arm in arms]
     record = _study_record(out, planned.config, options)
@@ -251,8 +227,15 @@ def run_study(
     return list(record["runs"])
 
 
-def _require_room(planned: RunPlan, options: StudyRequest) -> None:
-    most, cores = max(options.worlds), usable_cores()
+def _check(planned: RunPlan, options: StudyRequest) -> None:
+    """Raise ValueError for a run that can't be studied, or not on this machine."""
+    config, most, cores, cases = planned.config, max(options.worlds), usable_cores(), len(planned.train)
+    if config.train.max_seconds is not None:
+        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
+    if config.distribute.strategy not in ("auto", SINGLE):
+        raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
+    if cases < most:
+        raise ValueError(f"--worlds {most}: there are {cases} cases to train on, and each worker needs one")
     if planned.device.type == "cuda":
         import torch
 
