@@ -175,6 +175,7 @@ def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) ->
         ("1,10.0,0.5,", "1,10.0,low,", r"line 3: loss: "),
         ("1,10.0,0.5,", "1,10.0,", r"line 3: has not one value for each column"),
         ("1,10.0,0.5,", "1,10.0,0.5,0.5,", r"line 3: has not one value for each column"),
+        ("1,10.0,0.5,", "0,10.0,0.5,", r"numbers an epoch twice"),
         (",0.9\n", ",good\n", r"iou: "),
     ],
 )

@@ -74,6 +74,8 @@ NATIVE = "native"
 """Torch's DistributedDataParallel, the strategy of logs without one in their name."""
 _SHORT = {"hvd": "horovod"}
 METRICS = {"iou": "IoU", "dice": "Dice"}
+_INDEX = ("", "index", "epoch", "Unnamed: 0")
+"""Names of a first column that numbers the epochs."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -114,6 +116,9 @@ def read_csv(path: Path) -> tuple[Log, list[str]]:
         uneven = [f"line {line}" for line, row in enumerate(table, 2) if None in row or None in row.values()]
         if uneven:
             raise ValueError(f"{path}: {first_few(uneven)}: has not one value for each column; correct or delete that")
+        numbers = [row[columns[0]] for row in table] if columns and columns[0] in _INDEX else []
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"{path}: its first column numbers an epoch twice; keep one of the rows")
         rows = TypeAdapter(list[_Row]).validate_python(table)
     except ValidationError as error:
         wrong = [f"line {int(each['loc'][0]) + 2}: {each['loc'][1]}: {each['msg']}" for each in error.errors()]
