@@ -14,7 +14,7 @@ from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.custom_network import custom_network
 from hasten.nets.losses.make_loss import Loss, build_loss
-from hasten.nets.nnunet import Layers, NnUNet
+from hasten.nets.nnunet import Layers, Level, NnUNet
 from hasten.nets.unet import UNet
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor"]
@@ -155,14 +155,12 @@ def _layers(config: PlannedNetwork, dims: int) -> Layers:
 
 
 def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    return NnUNet(
-        _layers(config, dims),
-        inputs,
-        outputs,
-        config.channels,
-        _kernels(config, dims),
-        _strides(config, dims),
-        config.blocks,
-        residual=config.name == "residualencoderunet",
-        deep_supervision=config.deep_supervision,
-    )
+    residual, count = config.name == "residualencoderunet", len(config.channels)
+    blocks = config.blocks or ((1, 3, 4, *[6] * count)[:count] if residual else (2,) * count)
+    strides = [(1,) * dims, *_strides(config, dims)]
+    levels = [
+        Level(channels=width, kernel=kernel, stride=stride, blocks=number)
+        for width, kernel, stride, number in zip(config.channels, _kernels(config, dims), strides, blocks, strict=True)
+    ]
+    heads = config.deep_supervision
+    return NnUNet(_layers(config, dims), inputs, outputs, levels, residual=residual, heads=heads)

@@ -6,7 +6,7 @@ Its modules are registered under several names (`all_modules`, `decoder.encoder`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,13 +29,31 @@ class Layers:
         return getattr(nn, f"{kind}{self.dims}d")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """A resolution of a network."""
+
+    channels: int
+    kernel: Sides
+    stride: Sides
+    """Into this level, from the next finer one."""
+    blocks: int
+    """Convolutions, or residual blocks."""
+
+
 class ConvNormAct(nn.Module):
     """A same-padded convolution, then dropout, norm and activation: (B, inputs, *S) to (B, outputs, *S / stride)."""
 
     def __init__(
-        self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides, *, plain: bool = False,
+        self,
+        layers: Layers,
+        inputs: int,
+        outputs: int,
+        kernel: Sides,
+        stride: Sides,
+        plain: bool = False,
         bias: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """plain: without dropout and activation."""
         super().__init__()
         padding = [(side - 1) // 2 for side in kernel]
@@ -73,20 +91,16 @@ class ResidualBlock(nn.Module):
 
 
 class Stack(nn.Module):
-    """`count` blocks in a row, the first of which has the stride. Each kind has its name in nnU-Net's state dicts.
+    """The blocks of a level in a row, the first with its stride; each kind has its name in nnU-Net's state dicts.
 
-    (B, inputs, *S) to (B, outputs, *S / stride).
+    (B, inputs, *S) to (B, channels of the level, *S / stride).
     """
 
-    def __init__(
-        self, kind: type[ConvNormAct] | type[ResidualBlock], layers: Layers, count: int, inputs: int, outputs: int,
-        kernel: Sides, stride: Sides,
-    ) -> None:  # fmt: skip
+    def __init__(self, kind: type[ConvNormAct | ResidualBlock], layers: Layers, inputs: int, level: Level) -> None:
         super().__init__()
-        ones = (1,) * layers.dims
-        self.name = "convs" if kind is ConvNormAct else "blocks"
-        first = kind(layers, inputs, outputs, kernel, stride)
-        blocks = [first, *(kind(layers, outputs, outputs, kernel, ones) for _ in range(count - 1))]
+        self.name, width, ones = "convs" if kind is ConvNormAct else "blocks", level.channels, (1,) * layers.dims
+        first = kind(layers, inputs, width, level.kernel, level.stride)
+        blocks = [first, *(kind(layers, width, width, level.kernel, ones) for _ in range(level.blocks - 1))]
         self.add_module(self.name, nn.Sequential(*blocks))
 
     def forward(self, image: Tensor) -> Tensor:
@@ -96,23 +110,15 @@ class Stack(nn.Module):
 class Encoder(nn.Module):
     """The features of every level, finest first: (B, inputs, *S) to (B, channels of the level, ...) for each."""
 
-    def __init__(
-        self, layers: Layers, inputs: int, channels: Sequence[int], kernels: Sequence[Sides], strides: Sequence[Sides],
-        blocks: Sequence[int], *, residual: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, layers: Layers, inputs: int, levels: Sequence[Level], *, residual: bool) -> None:
         super().__init__()
-        ones = (1,) * layers.dims
         if residual:
-            self.stem = Stack(ConvNormAct, layers, 1, inputs, channels[0], kernels[0], ones)
-        before = [channels[0] if residual else inputs, *channels]
-        stages: list[nn.Module] = []
-        for level, stride in enumerate([ones, *strides]):
-            stack = Stack(
-                ResidualBlock if residual else ConvNormAct, layers, blocks[level], before[level], channels[level],
-                kernels[level], stride,
-            )  # fmt: skip
-            stages.append(stack if residual else nn.Sequential(stack))
-        self.stages = nn.ModuleList(stages)
+            self.stem = Stack(ConvNormAct, layers, inputs, replace(levels[0], blocks=1))
+            inputs = levels[0].channels
+        before = [inputs, *(level.channels for level in levels)]
+        kind = ResidualBlock if residual else ConvNormAct
+        stacks = [Stack(kind, layers, width, level) for width, level in zip(before, levels, strict=False)]
+        self.stages = nn.ModuleList(stacks if residual else map(nn.Sequential, stacks))
 
     def forward(self, image: Tensor) -> list[Tensor]:
         image = self.stem(image) if hasattr(self, "stem") else image
@@ -131,21 +137,21 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, encoder: Encoder, layers: Layers, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],
-        strides: Sequence[Sides], *, count: int, heads: int,
-    ) -> None:  # fmt: skip
+        self, encoder: Encoder, layers: Layers, outputs: int, levels: Sequence[Level], *, blocks: int, heads: int
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.encoder = encoder  # not called, but its weights have these names too
         ones = (1,) * layers.dims
         self.stages, self.transpconvs, self.seg_layers = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for level in reversed(range(len(strides))):
-            width, stride = channels[level], strides[level]
-            self.stages.append(Stack(ConvNormAct, layers, count, 2 * width, width, kernels[level], ones))
-            self.transpconvs.append(layers.of("ConvTranspose")(channels[level + 1], width, stride, stride))
+        for number in reversed(range(len(levels) - 1)):
+            level, coarser = levels[number], levels[number + 1]
+            width, stride = level.channels, coarser.stride
+            self.stages.append(Stack(ConvNormAct, layers, 2 * width, replace(level, stride=ones, blocks=blocks)))
+            self.transpconvs.append(layers.of("ConvTranspose")(coarser.channels, width, stride, stride))
             head = layers.of("Conv")(width, outputs, 1)
             # nnU-Net keeps a head at every level; those without a loss are not trained.
-            self.seg_layers.append(head.requires_grad_(level <= heads))
+            self.seg_layers.append(head.requires_grad_(number <= heads))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor | list[Tensor]:
         image, outputs = features[-1], list[Tensor]()
@@ -161,23 +167,18 @@ class NnUNet(nn.Module):
     """`PlainConvUNet`, or with `residual` `ResidualEncoderUNet`, of dynamic-network-architectures.
 
     (B, inputs, *sides) to scores (B, outputs, *sides); with deep supervision, in training, a list of them, finest
-    first. channels, kernels and blocks are per level, finest first, strides between levels; a tuple has `layers.dims`
-    sides. Weights are initialized as in nnU-Net: by He, and the last norm of a residual branch to 0.
+    first. levels: finest first. Weights are initialized as in nnU-Net: by He, and the last norm of a residual branch
+    to 0.
     """
 
     def __init__(
-        self, layers: Layers, inputs: int, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],
-        strides: Sequence[Sides], blocks: Sequence[int] | None = None, *, residual: bool, deep_supervision: int = 0,
-    ) -> None:  # fmt: skip
+        self, layers: Layers, inputs: int, outputs: int, levels: Sequence[Level], *, residual: bool, heads: int = 0
+    ) -> None:
+        """heads: coarser levels that have scores of their own in training (deep supervision)."""
         super().__init__()
-        levels = len(channels)
-        if blocks is None:
-            blocks = (1, 3, 4, *[6] * levels)[:levels] if residual else (2,) * levels
-        self.encoder = Encoder(layers, inputs, channels, kernels, strides, blocks, residual=residual)
-        self.decoder = Decoder(
-            self.encoder, layers, outputs, channels, kernels, strides, count=1 if residual else 2,
-            heads=deep_supervision,
-        )  # fmt: skip
+        self.encoder = Encoder(layers, inputs, levels, residual=residual)
+        blocks = 1 if residual else 2
+        self.decoder = Decoder(self.encoder, layers, outputs, levels, blocks=blocks, heads=heads)
         self.apply(_initialize)
 
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:

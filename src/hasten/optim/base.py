@@ -50,6 +50,10 @@ class Amp:
         """`skip` as torch's fused kernels take it: () float32, exactly 1 or 0."""
         return None if self.skip is None else self.skip.to(torch.float32)
 
+    def of_torch(self) -> dict[str, Any]:
+        """The arguments of torch's fused kernels."""
+        return {"grad_scale": self.scale, "found_inf": self.found_inf}
+
     def scaled_by(self, factor: Tensor | None) -> Tensor | None:
         """The product () of `scale` and `factor` (), either of which may be missing."""
         if self.scale is None or factor is None:
@@ -59,6 +63,9 @@ class Amp:
     def unscaled(self, norm: Tensor) -> Tensor:
         """Norms of gradients, of any shape, as they would be had they been divided."""
         return norm if self.scale is None else norm / self.scale
+
+
+PLAIN = Amp(None, None)
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -129,6 +136,19 @@ class BaseOptimizer(torch.optim.Optimizer):
         """The state `name` of each: of its shape, dtype and strides, 0 at first."""
         return [_state_like(self.state[parameter], name, parameter) for parameter in parameters]
 
+    def _adamw(
+        self, target: list[Tensor], parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp
+    ) -> None:
+        """torch's fused AdamW on `target`, with the states of `parameters`; a skipped step is not counted."""
+        moments, squares = (self._moments(parameters, name) for name in ("exp_avg", "exp_avg_sq"))
+        steps, scaled, (beta1, beta2) = self._scalars(parameters, "step"), amp.of_torch(), group["betas"]
+        options = {name: group[name] for name in ("lr", "weight_decay", "eps")}
+        options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(target, gradients, moments, squares, [], steps, **options, **scaled)
+        if scaled["found_inf"] is not None:
+            torch._foreach_sub_(steps, [scaled["found_inf"]] * len(steps))
+
     def _scratches(self, parameters: list[Tensor]) -> list[Tensor]:
         """Scratch memory of each parameter's size; undefined between steps and not in the state_dict."""
         scratch: dict[Tensor, Tensor] = self.__dict__.setdefault("_scratch", {})
@@ -159,38 +179,23 @@ def _state_like(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
     return value
 
 
-def momentum_step(
-    parameter: Tensor, gradient: Tensor, moment: Tensor, *, lr: float | Tensor, momentum: float, factor: float = 1.0,
-    weight_decay: float = 0.0, scale: Tensor | None = None, found_inf: Tensor | None = None,
-) -> None:  # fmt: skip
-    """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
+Moving = tuple[Tensor, Tensor, Tensor]
+"""A parameter, its gradient and its moment, of one shape."""
 
-    In one pass. parameter, gradient, moment: of one shape. lr, scale, found_inf: () where they are tensors. `factor` is
-    1 without momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided
-    gradient is written back.
+
+def momentum_step(
+    one: Moving, *, lr: float | Tensor, momentum: float, factor: float = 1.0, decay: float = 0.0, amp: Amp = PLAIN
+) -> None:
+    """moment <- momentum * moment + factor * (gradient / amp.scale + decay * parameter); parameter -= lr * moment.
+
+    In one pass. lr: () where it is a tensor. `factor` is 1 without momentum, where no moment is kept. Nothing changes
+    where the step is skipped. With a scale the divided gradient is written back.
     """
     assert factor == 1.0 or momentum != 0
-    torch._fused_sgd_(
-        [parameter], [gradient], [moment] if momentum != 0 else [],
-        lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=False,
-        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found_inf,
-    )  # fmt: skip
-
-
-def adamw_step(
-    parameters: list[Tensor], gradients: list[Tensor], moments: list[Tensor], squares: list[Tensor],
-    steps: list[Tensor], *, group: dict[str, Any], lr: float | Tensor, weight_decay: float, scale: Tensor | None,
-    found_inf: Tensor | None,
-) -> None:  # fmt: skip
-    """torch's fused AdamW with the betas and eps of `group`. steps: () each; a skipped one is not counted."""
-    torch._foreach_add_(steps, 1)
-    torch._fused_adamw_(
-        parameters, gradients, moments, squares, [], steps, lr=lr, beta1=group["betas"][0], beta2=group["betas"][1],
-        weight_decay=weight_decay, eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale,
-        found_inf=found_inf,
-    )  # fmt: skip
-    if found_inf is not None:
-        torch._foreach_sub_(steps, [found_inf] * len(steps))
+    parameter, gradient, moment = one
+    options: dict[str, Any] = {"lr": lr, "momentum": momentum, "dampening": 1.0 - factor, "weight_decay": decay}
+    options |= {"nesterov": False, "maximize": False, "is_first_step": False}
+    torch._fused_sgd_([parameter], [gradient], [moment] if momentum != 0 else [], **options, **amp.of_torch())
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:

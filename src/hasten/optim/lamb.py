@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from hasten.optim.base import Amp, BaseOptimizer, adamw_step, check_rates, norms_of
+from hasten.optim.base import Amp, BaseOptimizer, check_rates, norms_of
 
 
 class Lamb(BaseOptimizer):
@@ -44,7 +44,7 @@ class Lamb(BaseOptimizer):
         moving = [(group, pair) for group in self.param_groups for pair in self._moving(group)]
         divisor = self._divisor([gradients for _, (_, gradients) in moving], amp)
         for group, (parameters, gradients) in moving:
-            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found_inf)
+            updates = self._directions(parameters, gradients, group, Amp(amp.scaled_by(divisor), amp.skip))
             ratios = self._ratios(parameters, updates, group) * -group["lr"]
             # A masked +0 on this side of the product keeps even the sign of a weight of -0.
             factors = ratios if amp.skip is None else torch.where(amp.skip, 0.0, ratios)
@@ -66,19 +66,15 @@ class Lamb(BaseOptimizer):
         return torch.where(norm > 0, norm, 1.0)
 
     def _directions(
-        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any],
-        scale: Tensor | None, found_inf: Tensor | None,
-    ) -> list[Tensor]:  # fmt: skip
+        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp
+    ) -> list[Tensor]:
         """Adam's direction plus weight decay for each parameter; updates moments and steps."""
         directions = self._scratches(parameters)
         torch._foreach_copy_(directions, parameters)
         # With a rate of -1 AdamW's kernel computes w * (1 + its weight decay) + direction: from copies of the weights,
         # and with weight_decay - 1, that is LAMB's direction in one pass.
-        adamw_step(
-            directions, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"),
-            self._scalars(parameters, "step"), group=group, lr=-1.0, weight_decay=group["weight_decay"] - 1.0,
-            scale=scale, found_inf=found_inf,
-        )  # fmt: skip
+        settings = {**group, "lr": -1.0, "weight_decay": group["weight_decay"] - 1.0}
+        self._adamw(directions, parameters, gradients, settings, amp)
         return directions
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:

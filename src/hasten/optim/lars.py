@@ -45,7 +45,7 @@ class Lars(BaseOptimizer):
                 moving = list(zip(parameters, gradients, moments, strict=True))
                 if group["weight_decay"] == 0:
                     for one in moving:
-                        momentum_step(*one, **kwargs, scale=amp.scale, found_inf=amp.found_inf)
+                        momentum_step(one, **kwargs, amp=amp)
                     continue
                 ratios = _ratios(parameters, gradients, group, amp)
                 if amp.scale is not None:
@@ -53,11 +53,11 @@ class Lars(BaseOptimizer):
                 if self._reads(ratios) and group["momentum"] > 0:
                     # As numbers that the kernel multiplies by anyway, they spare it writing the scaled gradients.
                     for one, ratio in zip(moving, ratios.tolist(), strict=True):
-                        momentum_step(*one, **kwargs, factor=ratio, weight_decay=group["weight_decay"])
+                        momentum_step(one, **kwargs, factor=ratio, decay=group["weight_decay"])
                     continue
                 torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
                 for one, divisor in zip(moving, ratios.reciprocal().unbind(), strict=True):
-                    momentum_step(*one, **kwargs, scale=divisor, found_inf=amp.found_inf)
+                    momentum_step(one, **kwargs, amp=Amp(divisor, amp.skip))
 
 
 def _ratios(parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:

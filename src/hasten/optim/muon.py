@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.optim.base import Amp, BaseOptimizer, adamw_step
+from hasten.optim.base import Amp, BaseOptimizer
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -70,11 +70,7 @@ class Muon(BaseOptimizer):
                 if group["muon"]:
                     self._muon(parameters, gradients, group, amp)
                 else:
-                    adamw_step(
-                        parameters, gradients, self._moments(parameters, "exp_avg"),
-                        self._moments(parameters, "exp_avg_sq"), self._scalars(parameters, "step"), group=group,
-                        lr=group["lr"], weight_decay=group["weight_decay"], scale=amp.scale, found_inf=amp.found_inf,
-                    )  # fmt: skip
+                    self._adamw(parameters, parameters, gradients, group, amp)
 
     def _muon(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
         moments = self._moments(parameters, "momentum")

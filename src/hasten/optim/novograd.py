@@ -34,10 +34,8 @@ class Novograd(BaseOptimizer):
         amsgrad: bool = False,
     ) -> None:
         check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"betas[0]": betas[0], "betas[1]": betas[1]})
-        defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "grad_averaging": grad_averaging, "amsgrad": amsgrad,
-        }  # fmt: skip
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"grad_averaging": grad_averaging, "amsgrad": amsgrad}
         super().__init__(params, defaults)
 
     def _update(self, amp: Amp) -> None:
@@ -49,18 +47,17 @@ class Novograd(BaseOptimizer):
                 divisors = self._divisors(parameters, gradients, group, amp)
                 divisors = divisors if amp.scale is None else divisors * amp.scale
                 moving = zip(parameters, gradients, moments, strict=True)
+                rates = {"lr": group["lr"], "momentum": beta}
                 # The kernel's momentum is NovoGrad's, but it takes one divisor a call.
                 if beta > 0 and self._reads(divisors):
                     # As numbers that the kernel multiplies by anyway, they spare it writing the divided gradients.
                     factors, decays = share / divisors.double(), group["weight_decay"] * divisors.double()
                     for one, factor, decay in zip(moving, factors.tolist(), decays.tolist(), strict=True):
-                        momentum_step(*one, lr=group["lr"], momentum=beta, factor=factor, weight_decay=decay)
+                        momentum_step(one, **rates, factor=factor, decay=decay)
                 else:
                     for one, divisor in zip(moving, divisors.unbind(), strict=True):
-                        momentum_step(
-                            *one, lr=group["lr"], momentum=beta, factor=share, weight_decay=group["weight_decay"],
-                            scale=divisor, found_inf=amp.found_inf,
-                        )  # fmt: skip
+                        divided = Amp(divisor, amp.skip)
+                        momentum_step(one, **rates, factor=share, decay=group["weight_decay"], amp=divided)
 
     def _divisors(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:
         """(N,): the running norm of each gradient, after this one."""
