@@ -73,6 +73,12 @@ def _kept(network: nn.Module, stages: Any, number: int) -> nn.Module:
     return module
 
 
+def test_a_shared_weight_is_known_under_all_its_names() -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    network[1].weight = network[0].weight
+    assert [name for name, _ in named_state(network)] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_stages_cost_about_the_same(name: str) -> None:
     network = build(name, channels=(16, 32, 64))

@@ -48,6 +48,7 @@ INTEL_MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCA
         # A batch script is one process, however many tasks it may start.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "9", "SLURM_JOB_ID": "3"}, 0, 1, 0, 1, "none"),
         (SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, 0, 1, 0, 1, "none"),
+        ({"RANK": "2", "WORLD_SIZE": "3"}, 2, 3, 0, 1, "torchrun"),
         # Half of what torchrun sets is not it.
         ({"RANK": "1"}, 0, 1, 0, 1, "none"),
     ],

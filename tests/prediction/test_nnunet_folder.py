@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,42 @@ def test_its_own_predictor_gives_the_same_label_map(
     assert len(np.unique(ours)) > 1
     assert ours.shape == result.shape
     assert (ours == result).mean() >= least
+
+
+def test_the_files_say_what_the_network_is_and_how_images_are_prepared(run: Path, tmp_path: Path) -> None:
+    """As nnU-Net 2.8 writes them; no package of nnU-Net's is needed."""
+    other = rewritten(run, tmp_path / "run", NETWORKS["plain"], PREPARE["plain"])
+    export_weights(other, tmp_path / "model", "nnunet")
+    plans, dataset = (json.loads((tmp_path / f"model/{name}.json").read_text()) for name in ("plans", "dataset"))
+    assert dataset == {
+        "channel_names": {"0": "image"},
+        "labels": {"background": 0, "a": 1, "b": 2},
+        "file_ending": ".nii.gz",
+        "numTraining": 0,
+    }
+    assert plans["transpose_forward"] == plans["transpose_backward"] == [0, 1, 2]
+    configuration = plans["configurations"]["3d_fullres"]
+    assert configuration["spacing"] == [1.5, 1.2, 1.0]
+    assert configuration["normalization_schemes"] == ["ZScoreNormalization"]
+    usual = {"is_seg": False, "order": 1, "order_z": 0, "force_separate_z": None}
+    for name, changed in (("data", {"order": 3}), ("seg", {"is_seg": True}), ("probabilities", {})):
+        assert configuration[f"resampling_fn_{name}_kwargs"] == {**usual, **changed}
+    assert configuration["architecture"]["arch_kwargs"] == {
+        "n_stages": 3,
+        "features_per_stage": [4, 8, 8],
+        "conv_op": "torch.nn.modules.conv.Conv3d",
+        "kernel_sizes": [[3, 3, 3]] * 3,
+        "strides": [[1, 1, 1], [2, 2, 2], [1, 2, 2]],
+        "n_conv_per_stage": [2, 2, 2],
+        "n_conv_per_stage_decoder": [2, 2],
+        "conv_bias": True,
+        "norm_op": "torch.nn.modules.instancenorm.InstanceNorm3d",
+        "norm_op_kwargs": {"eps": 1e-05, "affine": True},
+        "dropout_op": "torch.nn.modules.dropout.Dropout3d",
+        "dropout_op_kwargs": {"p": 0.1},
+        "nonlin": "torch.nn.modules.activation.LeakyReLU",
+        "nonlin_kwargs": {"negative_slope": 0.01, "inplace": True},
+    }
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,13 @@ def _reading(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
         shape, offset, start, linear, shift = arguments[len(keys) :]
         coordinates = coordinates_of(Map(linear, shift), size, out)
         first = torch.zeros(1, dtype=torch.int64)
+        options = {"padding_mode": padding_mode, "spatial_dims": spec.spatial_dims}
+        packed = [PackedCases(each, shape, offset, count) for each, (_, count, _) in zip(arguments, keys, strict=False)]
+        modes = [mode for mode, _, _ in keys]
         return tuple(
-            read(
-                PackedCases(values, shape, offset, channels), first, start, coordinates, mode=mode,
-                padding_mode=padding_mode, spatial_dims=spec.spatial_dims,
-            )
-            for values, (mode, channels, _) in zip(arguments, keys, strict=False)
-        )  # fmt: skip
+            read(cases, first, start, coordinates, mode=mode, **options)
+            for cases, mode in zip(packed, modes, strict=True)
+        )
 
     three = torch.zeros(1, 3, dtype=torch.int64)
     # Different lengths, so that the compiler does not treat them as equal.

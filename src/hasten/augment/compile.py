@@ -95,10 +95,8 @@ class TransformProgram:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
         numbers = () if self.only_keys or arena is not None else _numbers(items, here)
-        options: dict[str, Any] = {
-            "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
-            "share": share, "spans": spans,
-        }  # fmt: skip
+        options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device}
+        options |= {"compile": compile, "share": share, "spans": spans}
         if not here.plan.source:
             if arena is not None:
                 bound = cases_of_arena(arena, here.context.dims)
@@ -107,10 +105,8 @@ class TransformProgram:
             here = here if here.plan.crop is not None else here._for_size(bound.store)
             if not here.plan.source:
                 return make_program(here.chain, bound, **options)
-        source = WholeCases(
-            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases,
-            numbers=numbers,
-        )  # fmt: skip
+        drawn = {"seed": seed, "items": items, "train_cases": cases, "numbers": numbers}
+        source = WholeCases(transforms=here.plan.source, keys=here.context.keys, **drawn)
         return here._lower_after(source, options)
 
     def __call__(self, batch: Mapping[str, Tensor], *, seed: int, first: int = 0) -> Batch:
@@ -124,10 +120,7 @@ class TransformProgram:
         if absent or not entries:
             raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
         value = next(iter(entries.values()))
-        context = replace(
-            self.context, keys=tuple(entries), dims=value.ndim - 2, cucim=self._cucim(value.device),
-            label_keys=tuple(key for key in self.context.label_keys if key in entries), bytes_keys=_bytes_keys(entries),
-        )  # fmt: skip
+        context = self._context_for(entries, value.ndim - 2, value.device)
         plan = plan_steps(self.cached, context, size=size_of(entries), whole=False)
         if plan.source:
             first_name = name_of(plan.source[-1])
@@ -144,21 +137,22 @@ class TransformProgram:
                 f"{name}: is a {type(item).__name__}; items must be dictionaries, which the chain works on"
             )
         size = next((_size(item.get(key)) for key in self.context.keys if _is_image(item.get(key))), None)
-        present = [
-            key for key in self.context.keys
-            if key not in self.optional or (_is_image(item.get(key)) and _size(item[key]) == size)
-        ]  # fmt: skip
-        label_keys = tuple(key for key in self.context.label_keys if key in present)
+        fits = {key: _is_image(item.get(key)) and _size(item[key]) == size for key in self.context.keys}
+        present = [key for key in self.context.keys if key not in self.optional or fits[key]]
         if not present:
             raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
         value: Any = item.get(present[0])
         dims = value.ndim - 1 if _is_image(value) else self.context.dims
-        context = replace(
-            self.context, keys=tuple(present), label_keys=label_keys, dims=dims, cucim=self._cucim(device),
-            bytes_keys=_bytes_keys({key: item[key] for key in present if key in item}),
-        )  # fmt: skip
+        context = self._context_for({key: item.get(key) for key in present}, dims, device)
         plan = _checked(plan_steps(self.cached, context), self.strict)
         return replace(self, plan=plan, context=context, optional=())
+
+    def _context_for(self, entries: Mapping[str, Any], dims: int, device: torch.device) -> Context:
+        """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
+        present = {key: value for key, value in entries.items() if value is not None}
+        labels = tuple(key for key in self.context.label_keys if key in entries)
+        keys = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
+        return replace(self.context, dims=dims, cucim=self._cucim(device), **keys)
 
     def _for_size(self, store: Store) -> TransformProgram:
         """This program, without a crop, lowered for the size that all items have or that a transform gives them."""
@@ -337,10 +331,8 @@ def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[t
     if any(is_random_crop(each) for each in rest):
         return sure, ()
     # Without a crop, entries that the random part does not change belong to the batch as well.
-    maybe = _ordered(
-        key for each in (*cached.fixed_transforms, *rest) for key in keys_of(each)
-        if key not in sure and key not in created and _names_images(each)
-    )  # fmt: skip
+    images = [each for each in (*cached.fixed_transforms, *rest) if _names_images(each)]
+    maybe = _ordered(key for each in images for key in keys_of(each) if key not in sure and key not in created)
     if not sure and not maybe:
         raise ValueError("no transform of the chain names keys; name what batches are to hold by keys")
     return sure + maybe, maybe

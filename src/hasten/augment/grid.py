@@ -100,10 +100,8 @@ class Rotate90(SpatialOperation):
             return value[:, None, None] * (unit[row][:, None] * unit[column])
 
         one = torch.ones_like(cos)
-        linear = (
-            place(fixed, fixed, one) + place(first, first, cos) + place(second, second, cos)
-            + place(first, second, sin) - place(second, first, sin)
-        )  # fmt: skip
+        straight = place(fixed, fixed, one) + place(first, first, cos) + place(second, second, cos)
+        linear = straight + place(first, second, sin) - place(second, first, sin)
         return Map(linear, torch.zeros(turns.shape[0], 3, device=device))
 
 

@@ -116,12 +116,10 @@ def rotation(angle: Tensor, *, reverse: bool = False) -> Tensor:
     (cos_d, cos_h, cos_w), sines = torch.cos(angle).unbind(1), torch.sin(angle)
     (sin_d, sin_h, sin_w), (neg_d, neg_h, neg_w) = sines.unbind(1), (-sines).unbind(1)
     one, zero = torch.ones_like(cos_d), torch.zeros_like(cos_d)
-    entries = (
-        one, zero, zero, zero, cos_d, neg_d, zero, sin_d, cos_d,
-        cos_h, zero, sin_h, zero, one, zero, neg_h, zero, cos_h,
-        cos_w, neg_w, zero, sin_w, cos_w, zero, zero, zero, one,
-    )  # fmt: skip
-    first, second, third = torch.stack(entries, dim=1).view(-1, 3, 3, 3).unbind(1)
+    about_d = (one, zero, zero, zero, cos_d, neg_d, zero, sin_d, cos_d)
+    about_h = (cos_h, zero, sin_h, zero, one, zero, neg_h, zero, cos_h)
+    about_w = (cos_w, neg_w, zero, sin_w, cos_w, zero, zero, zero, one)
+    first, second, third = torch.stack((*about_d, *about_h, *about_w), dim=1).view(-1, 3, 3, 3).unbind(1)
     if reverse:
         first, third = third, first
     return multiply(multiply(first, second), third)

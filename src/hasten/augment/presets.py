@@ -54,27 +54,32 @@ def nnunet_chain(
     chance, each = (0.5, 1.0) if num_channels == 1 else (1.0, 0.5)
     axes = tuple(range(spatial_dims) if mirror_axes is None else mirror_axes)
     keys = (*_IMAGE, *label_keys)
+    modes = ("bilinear", *[label_mode] * len(label_keys))
+    coarse: dict[str, Any] = {"zoom_range": (0.5, 1.0), "synchronize_channels": False, "p_per_channel": each}
     return Chain(
         crop=crop or SpatialCrop(size=patch, pad=True),
         ops=(
             Spatial(
-                rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane,
-                mode=("bilinear", *[label_mode] * len(label_keys)), keys=keys,
+                rotate_prob=0.2,
+                rotate=(-turn, turn),
+                scale_prob=0.2,
+                scale=(0.7, 1.4),
+                in_plane=in_plane,
+                mode=modes,
+                keys=keys,
             ),
             *([Mirror(spatial_axis=axes, keys=keys)] if axes else []),
             GaussianNoise(prob=0.1, std=(0.0, 0.1)),
             Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
             Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
             Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
-            SimulateLowResolution(
-                prob=0.25 * chance, zoom_range=(0.5, 1.0), synchronize_channels=False, p_per_channel=each,
-                ignore_axes=(0,) if in_plane else (),
-            ),
+            SimulateLowResolution(prob=0.25 * chance, ignore_axes=(0,) if in_plane else (), **coarse),
             Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
             Gamma(prob=0.3, gamma=(0.7, 1.5)),
         ),
-        keys=keys, label_keys=label_keys,
-    )  # fmt: skip
+        keys=keys,
+        label_keys=label_keys,
+    )
 
 
 def spleen_chain(
@@ -109,15 +114,14 @@ def pathology_chain(*, value_range: float = 1.0, crop: CropOp | None = None, lab
     return Chain(
         crop=crop,
         ops=(
-            ColorJitter(
-                brightness=64.0 / 255.0, contrast=0.75, saturation=0.25, hue=0.04, value_range=value_range
-            ),
+            ColorJitter(brightness=64.0 / 255.0, contrast=0.75, saturation=0.25, hue=0.04, value_range=value_range),
             Flip(prob=0.5, keys=keys),
             Rotate90(prob=0.5, keys=keys, spatial_axes=(-2, -1)),
             Zoom(prob=0.5, min_zoom=(0.9,), max_zoom=(1.1,), mode=modes, keys=keys),
         ),
-        keys=keys, label_keys=_LABEL if label else (),
-    )  # fmt: skip
+        keys=keys,
+        label_keys=_LABEL if label else (),
+    )
 
 
 def default_chain(
@@ -130,18 +134,16 @@ def default_chain(
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
     alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
+    turn, zoom = sample.rotate_deg or ROTATE_DEG, sample.scale_range or SCALE_RANGE
     return _chain(
         ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
-        PhysicalAffine(
-            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG,
-            zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
-        ),
+        PhysicalAffine(prob=sample.affine_prob, rotate_deg=turn, zoom=zoom, spacing=spacing),
         *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
         ScaleIntensity(prob=sample.brightness_prob, factors=(-0.25, 0.25)),
         Contrast(prob=sample.contrast_prob, **alike),
         Gamma(prob=sample.gamma_prob, gamma=(0.7, 1.5), p_retain_stats=0.0, **alike),
         GaussianNoise(prob=sample.noise_prob, std=(0.0, 0.1)),
-    )  # fmt: skip
+    )
 
 
 def preset_chain(preset: str, *, crop: CropOp, foreground_prob: float, spatial_dims: int, num_channels: int) -> Chain:

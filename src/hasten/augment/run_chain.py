@@ -92,10 +92,8 @@ def run_chain(
         if augment.preset == "default":
             chain = default_chain(sample, patch=patch, spatial_dims=spatial_dims, spacing=spacing)
         else:
-            chain = preset_chain(
-                augment.preset, crop=crop, foreground_prob=sample.foreground_prob, spatial_dims=spatial_dims,
-                num_channels=num_channels,
-            )  # fmt: skip
+            sizes = {"spatial_dims": spatial_dims, "num_channels": num_channels}
+            chain = preset_chain(augment.preset, crop=crop, foreground_prob=sample.foreground_prob, **sizes)
         plan = _plan_of_ops(None if chain.crop == crop else chain.crop, chain.ops)
     plan = _overridden(plan, augment)
     if plan.crop is None and not plan.source:

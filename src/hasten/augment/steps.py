@@ -21,12 +21,11 @@ CACHED, FUSED, PER_SAMPLE = "cached", "fused", "per-sample"
 _CACHED_WHY = "deterministic, and before anything random: done once for each case"
 
 _RESHAPING = (
-    "Affine", "BorderPad", "CenterScaleCrop", "CenterSpatialCrop", "CropForeground", "Crop", "DivisiblePad",
-    "GridPatch", "GridSplit", "Orientation", "Pad", "Rand2DElastic", "Rand3DElastic", "RandAffine", "RandCrop",
-    "RandGridPatch", "RandRotate", "RandScaleCrop", "RandZoom", "ResampleToMatch", "ResizeWithPadOrCrop",
-    "Resize", "Rotate90", "Rotate", "Spacing", "SpatialCrop", "SpatialPad", "SpatialResample", "SqueezeDim",
-    "Transpose", "Zoom",
-)  # fmt: skip
+    "Affine BorderPad CenterScaleCrop CenterSpatialCrop CropForeground Crop DivisiblePad GridPatch GridSplit "
+    "Orientation Pad Rand2DElastic Rand3DElastic RandAffine RandCrop RandGridPatch RandRotate RandScaleCrop "
+    "RandZoom ResampleToMatch ResizeWithPadOrCrop Resize Rotate90 Rotate Spacing SpatialCrop SpatialPad "
+    "SpatialResample SqueezeDim Transpose Zoom"
+)
 """MONAI's transforms that may change the size of their input, besides random crops; names without the d."""
 
 
@@ -87,10 +86,8 @@ def size_setting(cached: SplitCompose) -> int:
     """How many random transforms there are up to the last that gives samples one size; 0 where none does."""
     rest = cached.compose.transforms[cached.fixed :]
     names = ("Resized", "ResizeWithPadOrCropd", "RandAffined", "CenterSpatialCropd", "SpatialPadd", "Rand3DElasticd")
-    setting = [
-        number + 1 for number, each in enumerate(rest)
-        if is_random_crop(each) or (type(each).__name__ in names and _reshapes(each))
-    ]  # fmt: skip
+    sets = [is_random_crop(each) or (type(each).__name__ in names and _reshapes(each)) for each in rest]
+    setting = [number for number, each in enumerate(sets, 1) if each]
     return max(setting, default=0)
 
 
@@ -167,15 +164,13 @@ def _reshapes(transform: Any) -> bool:
     if is_random_crop(transform):
         return True
     if type(transform).__name__ in ("RandAffined", "Rand2DElasticd", "Rand3DElasticd"):
-        inner = next(
-            getattr(transform, each) for each in ("rand_affine", "rand_2d_elastic", "rand_3d_elastic")
-            if hasattr(transform, each)
-        )  # fmt: skip
+        names = ("rand_affine", "rand_2d_elastic", "rand_3d_elastic")
+        inner = next(getattr(transform, each) for each in names if hasattr(transform, each))
         return inner.spatial_size is not None
     if type(transform).__name__ in ("RandRotated", "RandZoomd"):
         inner = transform.rand_rotate if hasattr(transform, "rand_rotate") else transform.rand_zoom
         return not inner.keep_size
-    return type(transform).__name__.removesuffix("d") in _RESHAPING
+    return type(transform).__name__.removesuffix("d") in _RESHAPING.split()
 
 
 def _needed(steps: Sequence[ChainStep], count: int) -> int:

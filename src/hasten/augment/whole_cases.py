@@ -160,9 +160,8 @@ class WholeCases:
         """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
         samples = self.samples(numbers)
         names = [f"sample {number}" for number in numbers]
-        per_case = {
-            key: stacked_numbers(key, [sample.pop(key) for sample in samples], names) for key in self.numbers
-        }  # fmt: skip
+        columns = {key: [sample.pop(key) for sample in samples] for key in self.numbers}
+        per_case = {key: stacked_numbers(key, column, names) for key, column in columns.items()}
         images = stacked(self.transforms, samples)
         return {key: storable(images[key]) for key in self.keys}, per_case
 

@@ -63,13 +63,27 @@ class Budget:
 
 
 CPU = Budget(
-    patch_voxels=96_000, batch_voxels=200_000, steps=1500, least_seen=0.25, widest=256, first=16, levels=4,
-    network="plainconvunet", network_why="the most accurate after some minutes on a CPU",
-)  # fmt: skip
+    patch_voxels=96_000,
+    batch_voxels=200_000,
+    steps=1500,
+    least_seen=0.25,
+    widest=256,
+    first=16,
+    levels=4,
+    network="plainconvunet",
+    network_why="the most accurate after some minutes on a CPU",
+)
 GPU = Budget(
-    patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, least_seen=0.0, widest=320, first=32, levels=5,
-    network="unet", network_why="the usual one on a GPU",
-)  # fmt: skip
+    patch_voxels=128**3,
+    batch_voxels=4 * 128**3,
+    steps=10_000,
+    least_seen=0.0,
+    widest=320,
+    first=32,
+    levels=5,
+    network="unet",
+    network_why="the usual one on a GPU",
+)
 
 GIVEN = "set in the configuration"
 """Reason of a decision that the user took."""

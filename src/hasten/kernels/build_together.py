@@ -74,5 +74,7 @@ class _Zeros(TorchFunctionMode):
 
 
 _FILLED: dict[Any, Any] = {
-    torch.empty: torch.zeros, torch.empty_like: torch.zeros_like, Tensor.new_empty: Tensor.new_zeros
-}  # fmt: skip
+    torch.empty: torch.zeros,
+    torch.empty_like: torch.zeros_like,
+    Tensor.new_empty: Tensor.new_zeros,
+}

@@ -100,14 +100,11 @@ class SlidingWindowInferer:
         if _passes_gradients(inputs, network) or images.ndim > 5 or self.with_coord or "condition" in extra:
             return self._by_monai(inputs, network, device, args, extra)
         try:
-            return _wrapped(self._scores(images, network, device, args, extra), inputs)
+            return _wrapped(self._scores(images, _bound(network, args, extra), device), inputs)
         except _SeveralOutputs:
             return self._by_monai(inputs, network, device, args, extra)
 
-    def _scores(
-        self, images: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
-        extra: dict[str, Any],
-    ) -> Tensor:  # fmt: skip
+    def _scores(self, images: Tensor, network: Callable[[Tensor], Any], device: torch.device) -> Tensor:
         room: list[Tensor] = []
 
         def make(number: int, shape: Triple) -> Scores:
@@ -118,14 +115,13 @@ class SlidingWindowInferer:
 
             return Scores(allocate, self._sums(images))
 
-        for _ in self._slide(images, network, make, args, extra, several=True):
+        for _ in self._slide(images, network, make, several=True):
             pass
         return room[0].reshape(len(images), -1, *images.shape[2:])
 
     def _by_monai(
-        self, inputs: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
-        extra: dict[str, Any],
-    ) -> Any:  # fmt: skip
+        self, inputs: Tensor, network: Callable[..., Any], device: torch.device, args: Any, extra: Any
+    ) -> Any:
         from monai.inferers import sliding_window_inference
 
         options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores"}
@@ -134,11 +130,9 @@ class SlidingWindowInferer:
             raise ValueError(
                 f"{names}: not with gradients, several outputs, with_coord, condition or more than 3 axes; leave it out"
             )
-        return sliding_window_inference(
-            inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale,
-            self.padding_mode, self.cval, self.sw_device, device, self.progress, None, None, None, -1, self.with_coord,
-            *args, **extra,
-        )  # fmt: skip
+        windows = (inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale)
+        where = (self.padding_mode, self.cval, self.sw_device, device, self.progress)
+        return sliding_window_inference(*windows, *where, None, None, None, -1, self.with_coord, *args, **extra)
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
@@ -146,7 +140,8 @@ class SlidingWindowInferer:
         if self.with_coord or "condition" in extra:
             raise ValueError("labels: not with with_coord or condition; decide by the scores of a call")
         device = torch.device(chosen) if chosen is not None else images.device
-        results = self._slide(images, network, lambda _, shape: ArgmaxSink(highest, shape, device), args, extra)
+        bound = _bound(network, args, extra)
+        results = self._slide(images, bound, lambda _, shape: ArgmaxSink(highest, shape, device))
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
         return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 
@@ -154,10 +149,8 @@ class SlidingWindowInferer:
     def _slide(
         self,
         images: Tensor,
-        network: Callable[..., Any],
+        network: Callable[[Tensor], Any],
         sink: Callable[[int, Triple], Sink],
-        args: tuple[Any, ...],
-        extra: dict[str, Any],
         *,
         several: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
@@ -170,7 +163,7 @@ class SlidingWindowInferer:
         def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
-                output = network(windows, *args, **extra)
+                output = network(windows)
                 if several and isinstance(output, list | tuple | Mapping) and len(output):
                     raise _SeveralOutputs
                 scores = first_output(output, dims + 2)
@@ -227,6 +220,10 @@ class SlidingWindowInferer:
 
     def _sums(self, images: Tensor) -> torch.dtype:
         return torch.float64 if images.dtype == torch.float64 else torch.float32
+
+
+def _bound(network: Callable[..., Any], args: tuple[Any, ...], extra: dict[str, Any]) -> Callable[[Tensor], Any]:
+    return lambda windows: network(windows, *args, **extra)
 
 
 def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:

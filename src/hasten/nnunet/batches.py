@@ -75,10 +75,14 @@ def read_cases(
         start += size
     sizes = torch.tensor(forms.voxels)
     return Store(
-        values={"image": image, "label": label}, channels={"image": forms.channels, "label": 1},
-        shape=torch.tensor(forms.shapes), offset=sizes.cumsum(0) - sizes, spatial_dims=spatial_dims, ids=forms.names,
+        values={"image": image, "label": label},
+        channels={"image": forms.channels, "label": 1},
+        shape=torch.tensor(forms.shapes),
+        offset=sizes.cumsum(0) - sizes,
+        spatial_dims=spatial_dims,
+        ids=forms.names,
         sets=_point_sets(forms, annotated),
-    )  # fmt: skip
+    )
 
 
 def placed(store: Store, device: torch.device) -> Store:
@@ -199,10 +203,15 @@ def chain_of(store: Store, crop: CropOp, augmentation: Augmentation | None) -> C
     if augmentation is None:
         return Chain(crop=crop, ops=(), keys=("image", "label"), label_keys=("label",))
     return nnunet_chain(
-        crop.size, num_channels=store.channels["image"], crop=crop, rotate_deg=augmentation.rotate_deg,
-        spatial_dims=store.spatial_dims, mirror_axes=augmentation.mirror_axes, in_plane=augmentation.in_plane,
+        crop.size,
+        num_channels=store.channels["image"],
+        crop=crop,
+        rotate_deg=augmentation.rotate_deg,
+        spatial_dims=store.spatial_dims,
+        mirror_axes=augmentation.mirror_axes,
+        in_plane=augmentation.in_plane,
         label_mode="majority",
-    )  # fmt: skip
+    )
 
 
 @dataclass(kw_only=True)

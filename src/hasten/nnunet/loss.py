@@ -53,11 +53,16 @@ def _dice_ce(loss: Any) -> Any:
         return loss
     dice, entropy = getattr(loss.dc, "_orig_mod", loss.dc), loss.ce
     is_default = (
-        type(dice) is MemoryEfficientSoftDiceLoss and type(entropy) is RobustCrossEntropyLoss
-        and dice.apply_nonlin is softmax_helper_dim1 and dice.smooth == 1e-5
-        and loss.weight_ce == loss.weight_dice == 1 and loss.ignore_label is None
-        and entropy.weight is None and entropy.label_smoothing == 0 and entropy.reduction == "mean"
-    )  # fmt: skip
+        type(dice) is MemoryEfficientSoftDiceLoss
+        and type(entropy) is RobustCrossEntropyLoss
+        and dice.apply_nonlin is softmax_helper_dim1
+        and dice.smooth == 1e-5
+        and loss.weight_ce == loss.weight_dice == 1
+        and loss.ignore_label is None
+        and entropy.weight is None
+        and entropy.label_smoothing == 0
+        and entropy.reduction == "mean"
+    )
     if not is_default:
         return loss
     fused = DiceCELoss(include_background=dice.do_bg, batch=dice.batch_dice, to_onehot_y=True, softmax=True)

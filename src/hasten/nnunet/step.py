@@ -82,8 +82,10 @@ def make_step(
     probe = Probe(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(probe_batch_size(setting.shape[0], device), *setting.shape[1:]),
-        num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
-    )  # fmt: skip
+        num_classes=setting.num_classes,
+        spatial_dims=setting.spatial_dims,
+        device=device,
+    )
     variants = _variants(device) if setting.measured else [_usual(device)]
     if device.type == "cpu" and len(variants) > 1:
         tiny = tiny_layers(bare, _example(probe.shape[2:], setting).to(device))
@@ -110,9 +112,15 @@ def make_step(
         weights=bare, optimizer=optimizer, clip_norm=_CLIP_NORM, scaler=scaler if variant.precision == "fp16" else None
     )
     step = TrainStep(
-        network=result, loss=loss, update=update, precision=variant.precision, channels_last=variant.channels_last,
-        spatial_dims=setting.spatial_dims, device=device, fused_kernels=not compiled and variant.fused_kernels,
-    )  # fmt: skip
+        network=result,
+        loss=loss,
+        update=update,
+        precision=variant.precision,
+        channels_last=variant.channels_last,
+        spatial_dims=setting.spatial_dims,
+        device=device,
+        fused_kernels=not compiled and variant.fused_kernels,
+    )
     return step, accelerators
 
 

@@ -56,10 +56,9 @@ def build_classifier(config: ClassifierConfig) -> nn.Module:
     """(B, 3, H, W) to (B, 1) logits: torchvision's ResNet-18, as in MONAI's pathology tutorial, untrained."""
     from monai.networks.nets import ResNet
 
-    network: nn.Module = ResNet(
-        block="basic", layers=[2, 2, 2, 2], block_inplanes=[config.width * factor for factor in (1, 2, 4, 8)],
-        spatial_dims=2, n_input_channels=3, num_classes=1, conv1_t_stride=2, shortcut_type="B", bias_downsample=False,
-    )  # fmt: skip
+    tiles = {"spatial_dims": 2, "n_input_channels": 3, "num_classes": 1}
+    torchvision = {"conv1_t_stride": 2, "shortcut_type": "B", "bias_downsample": False}
+    network: nn.Module = ResNet("basic", [2] * 4, [config.width * by for by in (1, 2, 4, 8)], **tiles, **torchvision)
     return network
 
 
@@ -89,10 +88,8 @@ def choose_variant(
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
-        probe = Probe(
-            loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
-            device=device,
-        )  # fmt: skip
+        shape = (min(train.batch_size, 8), 3, 1, size, size)
+        probe = Probe(loss=tile_loss, shape=shape, num_classes=2, spatial_dims=2, device=device)
         memory = cache_dir(CacheConfig()) / "measured"
         measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, seconds))
         variant, why = measured.variant, explain(measured)
@@ -122,10 +119,8 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
     to_memory_format(network, 2, variant.channels_last)
     resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
-    batches = make_batches(
-        tiles, config.augment, batch_size=config.train.batch_size, seed=config.train.seed, device=device,
-        resident=resident,
-    )  # fmt: skip
+    size, seed = config.train.batch_size, config.train.seed
+    batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=resident)
     where = "GPU memory" if resident and device.type == "cuda" else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     how = batches.why or "not compiled"
@@ -135,26 +130,29 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     average = average_of(network) if train.ema > 0 else None
     step = make_step(train, network, tile_loss, paced, average, alone(), 2, device)
     return LoopComponents(
-        settings=to_dict(config), train=train, observe=config.observe, timeout_s=DistributeConfig().timeout_s,
-        step=step, program=batches, accelerators=accelerators, paced=paced,
-    )  # fmt: skip
+        settings=to_dict(config),
+        train=train,
+        observe=config.observe,
+        timeout_s=DistributeConfig().timeout_s,
+        step=step,
+        program=batches,
+        accelerators=accelerators,
+        paced=paced,
+    )
 
 
 def _planned(fit: FitConfig, per_epoch: int, variant: Variant) -> PlannedTrain:
     """The settings with everything open decided. per_epoch: steps of a pass over the tiles."""
     every = fit.validate_every or per_epoch
-    decided = {
-        "steps": fit.steps or max(1, round(fit.epochs * per_epoch)), "validate_every": every, "checkpoint_every": every,
-    }  # fmt: skip
+    steps = fit.steps or max(1, round(fit.epochs * per_epoch))
+    decided = {"steps": steps, "validate_every": every, "checkpoint_every": every}
     return PlannedTrain(**{**shared_settings(fit), **asdict(variant), **decided})
 
 
 def scorer_of(network: nn.Module, config: DetectionConfig, variant: Variant, device: torch.device) -> Scorer:
     """network: in evaluation mode, and moved to the device already."""
-    return Scorer(
-        network=network, variant=variant, device=device, batch_size=config.detect.batch_size,
-        threads=num_threads(config.tiles),
-    )  # fmt: skip
+    size, threads = config.detect.batch_size, num_threads(config.tiles)
+    return Scorer(network=network, variant=variant, device=device, batch_size=size, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,10 +206,8 @@ class TileEvaluator:
 
     def content(self, network: nn.Module, score: TileResult, step: int) -> dict[str, Any]:
         """What best.pt holds."""
-        return {
-            "weights": network.state_dict(), "config": dump_run(self.config), "variant": asdict(self.variant),
-            "step": step, "auc": score.auc,
-        }  # fmt: skip
+        described = {"config": dump_run(self.config), "variant": asdict(self.variant)}
+        return {"weights": network.state_dict(), **described, "step": step, "auc": score.auc}
 
 
 def predict_slides(

@@ -172,21 +172,15 @@ def normalised(image: Tensor) -> Tensor:
 def tile_chain(config: ColourConfig) -> Chain:
     """Flips, quarter turns and zoom in one interpolation, then colours, on tiles of 0 ... 255; -1 ... 1 at its end."""
     low, high = config.zoom_range
-    keys = (_KEY,)
-    return Chain(
-        crop=None,
-        ops=(
-            *(Flip(keys=keys, prob=config.flip_prob, spatial_axis=(axis,)) for axis in (0, 1)),
-            Rotate90(keys=keys, prob=config.rotate90_prob),
-            Zoom(keys=keys, prob=config.zoom_prob, min_zoom=(low,), max_zoom=(high,), mode=("bilinear",)),
-            ColorJitter(
-                keys=keys, brightness=config.brightness, contrast=config.contrast, saturation=config.saturation,
-                hue=config.hue, value_range=255.0,
-            ),
-            Fixed(name="normalise", apply=_normalise, keys=keys),
-        ),
-        keys=keys,
-    )  # fmt: skip
+    keys, colours = (_KEY,), {name: getattr(config, name) for name in ("brightness", "contrast", "saturation", "hue")}
+    ops = (
+        *(Flip(keys=keys, prob=config.flip_prob, spatial_axis=(axis,)) for axis in (0, 1)),
+        Rotate90(keys=keys, prob=config.rotate90_prob),
+        Zoom(keys=keys, prob=config.zoom_prob, min_zoom=(low,), max_zoom=(high,), mode=("bilinear",)),
+        ColorJitter(keys=keys, **colours, value_range=255.0),
+        Fixed(name="normalise", apply=_normalise, keys=keys),
+    )
+    return Chain(crop=None, ops=ops, keys=keys)
 
 
 def _normalise(batch: Batch) -> Batch:
@@ -211,7 +205,6 @@ def make_batches(
     Otherwise a thread gathers those of the next batches on the host.
     """
     store = replace(store_of_batch({_KEY: tiles.image}, tiles.image.device), per_case={"label": tiles.label})
-    return make_program(
-        tile_chain(config), CaseSource(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
-        train_cases=balanced(tiles.label), device=device, compile=config.compile,
-    )  # fmt: skip
+    cases = CaseSource(store=store.to(device) if resident else store)
+    options = {"batch_size": batch_size, "seed": seed, "device": device, "compile": config.compile}
+    return make_program(tile_chain(config), cases, train_cases=balanced(tiles.label), **options)

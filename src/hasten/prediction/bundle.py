@@ -54,7 +54,9 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     if dynunet is not None:
         arguments["trans_bias"] = True
         monai_dynunet = getattr(monai.networks.nets, target)(**arguments)
-        monai_dynunet.load_state_dict(dynunet_weights(weights), strict=False)
+        # DynUNet has some weights under two names, one of which is missing here.
+        loaded = monai_dynunet.load_state_dict(dynunet_weights(weights), strict=False)
+        assert not loaded.unexpected_keys
         weights = monai_dynunet.state_dict()
     data = io.BytesIO()
     torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, data)

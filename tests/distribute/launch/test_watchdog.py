@@ -71,6 +71,8 @@ def test_a_block_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
         dog.beat(1)
         assert stack_file(tmp_path / "new", 0).exists()
     assert not list((tmp_path / "new").iterdir())
+    assert dog._stack is not None
+    assert dog._stack.closed
     assert set(threading.enumerate()) <= before
 
 

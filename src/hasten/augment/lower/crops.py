@@ -36,11 +36,10 @@ def is_random_crop(transform: Any) -> bool:
     """Whether whole cases go in and patches come out, one or several."""
     import monai.transforms as mt
 
-    return isinstance(
-        transform,
-        mt.RandCropd | mt.RandCropByPosNegLabeld | mt.RandCropByLabelClassesd | mt.RandWeightedCropd
-        | mt.RandSpatialCropSamplesd | mt.RandGridPatchd,
-    )  # fmt: skip
+    kinds = (
+        "RandCrop RandCropByPosNegLabel RandCropByLabelClasses RandWeightedCrop RandSpatialCropSamples RandGridPatch"
+    )
+    return isinstance(transform, tuple(getattr(mt, f"{kind}d") for kind in kinds.split()))
 
 
 def _check_opening(transform: Any, context: Context) -> None:
@@ -54,10 +53,8 @@ def _centred(transform: Any, kind: Any, context: Context, *notes: str, **fields:
     cropper = transform.cropper
     size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
     smaller = getattr(cropper, "allow_smaller", False)
-    crop = build(
-        transform, kind, size=size, keys=keys_of(transform), num_samples=cropper.num_samples,
-        pad=_pads(smaller, size, context), **fields,
-    )  # fmt: skip
+    fields |= {"keys": keys_of(transform), "num_samples": cropper.num_samples, "pad": _pads(smaller, size, context)}
+    crop = build(transform, kind, size=size, **fields)
     return _lowered_crop(crop, *notes, _PADDED if smaller else "")
 
 
@@ -68,10 +65,9 @@ def _pos_neg(transform: Any, context: Context) -> Lowered:
         image_key, threshold = _indices(transform, context)
         from_indices = "centres as FgBgToIndicesd finds them"
     ratio = float(cropper.pos_ratio)
-    return _centred(
-        transform, CropByPosNegLabel, context, from_indices, label_key=transform.label_key, pos=ratio, neg=1.0 - ratio,
-        image_key=image_key, image_threshold=float(threshold),
-    )  # fmt: skip
+    shares = {"pos": ratio, "neg": 1.0 - ratio, "label_key": transform.label_key}
+    bounds = {"image_key": image_key, "image_threshold": float(threshold)}
+    return _centred(transform, CropByPosNegLabel, context, from_indices, **shares, **bounds)
 
 
 def _indices(transform: Any, context: Context) -> tuple[str | None, float]:
@@ -95,12 +91,10 @@ def _classes(transform: Any, context: Context) -> Lowered:
     cropper = transform.cropper
     image_key, threshold, number, from_indices = transform.image_key, cropper.image_threshold, cropper.num_classes, ""
     if transform.indices_key is not None:
-        converters = [
-            each for each in context.fixed
-            if isinstance(each, mt.ClassesToIndicesd) and transform.label_key in each.keys
-            and transform.label_key + each.indices_postfix == transform.indices_key
-            and each.converter.output_shape is None
-        ]  # fmt: skip
+        key = transform.label_key
+        makers = [each for each in context.fixed if isinstance(each, mt.ClassesToIndicesd) and key in each.keys]
+        named = [each for each in makers if key + each.indices_postfix == transform.indices_key]
+        converters = [each for each in named if each.converter.output_shape is None]
         if not converters:
             raise NotLowered(
                 f'takes its centres from "{transform.indices_key}", which no cached ClassesToIndicesd makes'
@@ -111,10 +105,9 @@ def _classes(transform: Any, context: Context) -> Lowered:
     number = number if number is not None or ratios is None else len(ratios)
     if number is None:
         raise NotLowered("has neither num_classes nor ratios; give num_classes")
-    return _centred(
-        transform, CropByLabelClasses, context, from_indices, num_classes=int(number), label_key=transform.label_key,
-        ratios=ratios, image_key=image_key, image_threshold=float(threshold),
-    )  # fmt: skip
+    classes = {"num_classes": int(number), "ratios": ratios, "label_key": transform.label_key}
+    bounds = {"image_key": image_key, "image_threshold": float(threshold)}
+    return _centred(transform, CropByLabelClasses, context, from_indices, **classes, **bounds)
 
 
 def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:

@@ -78,10 +78,8 @@ def _rotated(transform: Any, context: Context) -> Lowered:
         raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
     ranges = tuple(pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z"))
-    return single(
-        transform, Affine, prob=transform.prob, mode=modes_of(transform, context),
-        padding_mode=padding_of(transform, _GRID), rotate_range=ranges,
-    )  # fmt: skip
+    reading = {"mode": modes_of(transform, context), "padding_mode": padding_of(transform, _GRID)}
+    return single(transform, Affine, prob=transform.prob, rotate_range=ranges, **reading)
 
 
 def _zoomed(transform: Any, context: Context) -> Lowered:
@@ -95,24 +93,19 @@ def _zoomed(transform: Any, context: Context) -> Lowered:
     linear = {bool(corners) for corners, mode in zip(transform.align_corners, modes, strict=True) if mode == "bilinear"}
     if len(linear) > 1:
         raise NotLowered("has align_corners both True and False; Hasten has one for all keys")
-    return single(
-        transform, Zoom, _SHIFTED if "nearest" in modes else "", prob=transform.prob, align_corners=True in linear,
-        min_zoom=tuple(map(float, inner.min_zoom)), max_zoom=tuple(map(float, inner.max_zoom)), mode=modes,
-        padding_mode=padding_of(transform, _NUMPY),
-    )  # fmt: skip
+    note = _SHIFTED if "nearest" in modes else ""
+    zoom = {name: tuple(map(float, getattr(inner, name))) for name in ("min_zoom", "max_zoom")}
+    reading = {"align_corners": True in linear, "mode": modes, "padding_mode": padding_of(transform, _NUMPY)}
+    return single(transform, Zoom, note, prob=transform.prob, **zoom, **reading)
 
 
 def _affine(transform: Any, context: Context) -> Lowered:
     inner, keys = transform.rand_affine, keys_of(transform)
     grid = inner.rand_affine_grid
     modes, padding = modes_of(transform, context), padding_of(transform, _GRID)
-    op = build(
-        transform, Affine, keys=keys, prob=transform.prob, mode=modes, padding_mode=padding,
-        **{
-            field: _ranges(getattr(grid, field), field)
-            for field in ("rotate_range", "shear_range", "translate_range", "scale_range")
-        },
-    )  # fmt: skip
+    names = ("rotate_range", "shear_range", "translate_range", "scale_range")
+    ranges = {name: _ranges(getattr(grid, name), name) for name in names}
+    op = build(transform, Affine, keys=keys, prob=transform.prob, mode=modes, padding_mode=padding, **ranges)
     if inner.spatial_size is None:
         return Lowered(ops=(op,))
     size = _resized(transform, inner.spatial_size, context)

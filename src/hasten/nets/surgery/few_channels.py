@@ -28,25 +28,27 @@ _CONVOLUTIONS: dict[int, Any] = {4: F.conv2d, 5: F.conv3d}
 _TRANSPOSED: dict[int, Any] = {4: F.conv_transpose2d, 5: F.conv_transpose3d}
 _GRADIENTS: dict[int, Any] = {4: grad.conv2d_weight, 5: grad.conv3d_weight}
 
+Sides = tuple[int, ...]
 
-def from_few(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
-) -> Tensor:
+
+def from_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sides, padding: Sides) -> Tensor:
     """The convolution of (B, few, *S) in channels-last, in its type. weight: (C, few, *k), of any float type."""
     return _FromFew.apply(image, weight, bias, stride, padding)
 
 
-def to_few(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
-) -> Tensor:
+def to_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sides, padding: Sides) -> Tensor:
     """The convolution of stride 1 of (B, C, *S) in channels-last, in its type. weight: (few, C, *k)."""
     return _ToFew.apply(image, weight, bias, stride, padding, None)
 
 
 def transposed_to_few(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
-    output_padding: tuple[int, ...],
-) -> Tensor:  # fmt: skip
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sides,
+    padding: Sides,
+    output_padding: Sides,
+) -> Tensor:
     """The transposed convolution of (B, C, *S) in channels-last, in its type. weight: (C, few, *k)."""
     return _ToFew.apply(image, weight, bias, stride, padding, output_padding)
 
@@ -58,9 +60,7 @@ def takes_few(channels: int, taps: int, voxels: int) -> bool:
 
 class _FromFew(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
-    ) -> Tensor:
+    def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sides, padding: Sides) -> Tensor:
         ctx.save_for_backward(image, weight)
         ctx.stride, ctx.padding = stride, padding
         result = convolved(image, weight.to(image.dtype), stride, padding)
@@ -84,9 +84,14 @@ class _ToFew(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...],
-        padding: tuple[int, ...], output_padding: tuple[int, ...] | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        image: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sides,
+        padding: Sides,
+        output_padding: Sides | None,
+    ) -> Tensor:
         ctx.save_for_backward(image, weight)
         ctx.stride, ctx.padding, ctx.transposed = stride, padding, output_padding is not None
         weight, bias = weight.to(image.dtype), None if bias is None else bias.to(image.dtype)
@@ -109,9 +114,7 @@ class _ToFew(torch.autograd.Function):
         return of_image, of_weight, _bias_gradient(gradient, ctx.needs_input_grad[2]), None, None, None
 
 
-def _image_gradient(
-    gradient: Tensor, image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]
-) -> Tensor:
+def _image_gradient(gradient: Tensor, image: Tensor, weight: Tensor, stride: Sides, padding: Sides) -> Tensor:
     if max(stride) == 1 and takes_few(len(weight), weight.shape[2:].numel(), gradient[:, 0].numel()):
         return convolved(gradient, _mirrored(weight), stride, _mirrored_padding(weight, padding))
     dims = image.ndim - 2
@@ -125,7 +128,7 @@ def _mirrored(weight: Tensor) -> Tensor:
     return weight.transpose(0, 1).flip(*range(2, weight.ndim))
 
 
-def _mirrored_padding(weight: Tensor, padding: tuple[int, ...]) -> tuple[int, ...]:
+def _mirrored_padding(weight: Tensor, padding: Sides) -> Sides:
     return tuple(side - 1 - pad for side, pad in zip(weight.shape[2:], padding, strict=True))
 
 
@@ -135,7 +138,7 @@ def _bias_gradient(gradient: Tensor, needed: bool) -> Tensor | None:
     return gradient.sum([0, *range(2, gradient.ndim)], dtype=torch.promote_types(gradient.dtype, torch.float32))
 
 
-def convolved(image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]) -> Tensor:
+def convolved(image: Tensor, weight: Tensor, stride: Sides, padding: Sides) -> Tensor:
     """The convolution (B, C, *S') in channels-last. image: (B, few, *S), weight: (C, few, *k), of one type."""
     if not triton_runs(image):
         return _CONVOLUTIONS[image.ndim](image, weight, None, stride, padding)
@@ -149,9 +152,13 @@ def convolved(image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: t
 
 
 def narrowed(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
-    output_padding: tuple[int, ...] | None,
-) -> Tensor:  # fmt: skip
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sides,
+    padding: Sides,
+    output_padding: Sides | None,
+) -> Tensor:
     """The convolution (B, few, *S') in channels-last, transposed if it has an output_padding.
 
     image: (B, C, *S), weight: (few, C, *k), or (C, few, *k) if transposed, bias: (few,), of one type.
@@ -173,9 +180,12 @@ def narrowed(
 
 
 def _sides(
-    image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...],
-    output_padding: tuple[int, ...] | None = None,
-) -> torch.Size:  # fmt: skip
+    image: Tensor,
+    weight: Tensor,
+    stride: Sides,
+    padding: Sides,
+    output_padding: Sides | None = None,
+) -> torch.Size:
     """Sides of a convolution's result, of a transposed one's if there is an output_padding."""
     axes = zip(image.shape[2:], weight.shape[2:], stride, padding, strict=True)
     if output_padding is None:
@@ -186,9 +196,7 @@ def _sides(
     )
 
 
-def filters_gradient(
-    image: Tensor, gradient: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]
-) -> Tensor:
+def filters_gradient(image: Tensor, gradient: Tensor, weight: Tensor, stride: Sides, padding: Sides) -> Tensor:
     """(C, few, *k), in the type of `weight`, which has this shape. image: (B, few, *S). gradient: (B, C, *S')."""
     if not triton_runs(image):
         return _GRADIENTS[image.ndim](image, weight.shape, gradient, stride, padding).to(weight.dtype)

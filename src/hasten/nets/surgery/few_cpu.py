@@ -33,10 +33,8 @@ class _Size(ctypes.Structure):
 
 def _size_of(image: Tensor, outputs: int) -> _Size:
     sides = (1,) * (5 - image.ndim) + image.shape[2:]
-    return _Size(
-        samples=image.shape[0], inputs=image.shape[1], outputs=outputs, depth=sides[0], height=sides[1], width=sides[2],
-        taps=3 if image.ndim == 5 else 1, bfloat16=image.dtype == torch.bfloat16, threads=torch.get_num_threads(),
-    )  # fmt: skip
+    taps, bfloat16 = 3 if image.ndim == 5 else 1, image.dtype == torch.bfloat16
+    return _Size(len(image), image.shape[1], outputs, *sides, taps, bfloat16, torch.get_num_threads())
 
 
 def _convolved(image: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,10 +85,10 @@ class _FewTransposed(torch.autograd.Function):
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
         twos, ones = [2] * dims, [1] * dims
         gradient = gradient.contiguous(memory_format=channels_last_of(image))
+        filters = weight.to(image.dtype)
         to_image, to_weight, _ = torch.ops.aten.convolution_backward(
-            gradient, image, weight.to(image.dtype), None, twos, ones, ones,
-            True, ones, 1, wanted,
-        )  # fmt: skip
+            gradient, image, filters, None, twos, ones, ones, True, ones, 1, wanted
+        )
         to_bias = gradient.float().sum((0, *range(2, gradient.ndim))) if ctx.needs_input_grad[2] else None
         return to_image, None if to_weight is None else to_weight.to(weight.dtype), to_bias
 

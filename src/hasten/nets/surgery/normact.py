@@ -106,12 +106,11 @@ def cpu_norm_act_backward(
 
 
 def _settings(image: Tensor, norm: Norm, affine: Affine) -> _Settings:
-    return _Settings(
-        samples=image.shape[0], channels=image.shape[1], voxels=image[0, 0].numel(), groups=norm.groups,
-        slopes=0 if affine.slope is None else affine.slope.numel(), seed=norm.seed, eps=norm.eps, dropout=norm.dropout,
-        last=layout_of(image) is not torch.contiguous_format, bfloat16=image.dtype == torch.bfloat16, fixed=norm.fixed,
-        threads=torch.get_num_threads(),
-    )  # fmt: skip
+    slopes = 0 if affine.slope is None else affine.slope.numel()
+    sizes = (*image.shape[:2], image[0, 0].numel(), norm.groups, slopes, norm.seed)
+    last, bfloat16 = layout_of(image) is not torch.contiguous_format, image.dtype == torch.bfloat16
+    # In the order of the structure's fields.
+    return _Settings(*sizes, norm.eps, norm.dropout, last, bfloat16, norm.fixed, torch.get_num_threads())
 
 
 class _CpuNormAct(torch.autograd.Function):

@@ -112,25 +112,21 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         masked = [number for number, use in enumerate(self.configuration_manager.use_mask_for_norm or ()) if use]
         store = read_cases(dataset, spatial_dims=len(patch), annotated=annotated)
         size, share = self.batch_size, self.oversample_foreground_percent
-        crop = NnunetCrop(
-            size=_triple(patch), initial_size=_triple(initial), batch_size=size, annotated=annotated is not None,
-            forced=size - round(size * (1 - share)), forced_prob=share if self.probabilistic_oversampling else None,
-        )  # fmt: skip
+        sizes = {"size": _triple(patch), "initial_size": _triple(initial), "batch_size": size}
+        forced = {"forced": size - round(size * (1 - share))}
+        forced["forced_prob"] = share if self.probabilistic_oversampling else None
+        crop = NnunetCrop(**sizes, annotated=annotated is not None, **forced)
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
         long = self._iterations_left >= LEAST_ITERATIONS
         store = placed(store, self.device)
-        program = make_program(
-            chain_of(store, crop, augmentation), CaseSource(store=store), batch_size=size, seed=seed,
-            device=self.device,
-            # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
-            compile=train and long and self._idle and not triton_works(self.device),
-        )  # fmt: skip
+        # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
+        compiled = train and long and self._idle and not triton_works(self.device)
+        options = {"batch_size": size, "seed": seed, "device": self.device, "compile": compiled}
+        program = make_program(chain_of(store, crop, augmentation), CaseSource(store=store), **options)
         steps = self.num_iterations_per_epoch if train else self.num_val_iterations_per_epoch
-        return Batches(
-            program=program, first=self.current_epoch * steps, scales=self._get_deep_supervision_scales(),
-            regions=self._regions, masked=masked,
-        )  # fmt: skip
+        first, scales = self.current_epoch * steps, self._get_deep_supervision_scales()
+        return Batches(program=program, first=first, scales=scales, regions=self._regions, masked=masked)
 
     def _why_not(self) -> str:
         """Why Hasten cannot make this training's batches; "" if it can."""
@@ -151,10 +147,15 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         self._setting = StepSetting(
             shape=(self.batch_size, self.num_input_channels, *_triple(config.patch_size)),
             strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
-            num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,
-            iterations=self._iterations_left, several_ranks=self.is_ddp, loss_asks_host=asks_host(self.loss),
-            idle=self._idle, memory=cache_dir(CacheConfig()) / "measured",
-        )  # fmt: skip
+            num_classes=len(labels.all_labels),
+            spatial_dims=len(config.patch_size),
+            regions=self._regions,
+            iterations=self._iterations_left,
+            several_ranks=self.is_ddp,
+            loss_asks_host=asks_host(self.loss),
+            idle=self._idle,
+            memory=cache_dir(CacheConfig()) / "measured",
+        )
         self._step, self._accelerators = make_step(
             self.network, objective(self.loss), self.optimizer, self._setting, self.device, self.grad_scaler
         )
@@ -206,10 +207,11 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         losses, counts = (
             torch.stack([each[name] for each in val_outputs]).double().cpu().numpy() for name in ("loss", "counts")
         )
-        super().on_validation_epoch_end([
+        outputs = [
             {"loss": np.asarray(loss), "tp_hard": hit, "fp_hard": false, "fn_hard": missed}
             for loss, (hit, false, missed) in zip(losses, counts, strict=True)
-        ])  # fmt: skip
+        ]
+        super().on_validation_epoch_end(outputs)
 
     def _on_device(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Image and target of full size; the coarser ones are views of it, which the loss takes."""
@@ -239,7 +241,11 @@ def __getattr__(name: str) -> type[nnUNetTrainer]:
 
 
 _REPLACED = (
-    "get_dataloaders", "on_train_start", "train_step", "on_train_epoch_end", "validation_step",
+    "get_dataloaders",
+    "on_train_start",
+    "train_step",
+    "on_train_epoch_end",
+    "validation_step",
     "on_validation_epoch_end",
-)  # fmt: skip
+)
 """Methods of nnU-Net that nnUNetTrainerHasten replaces; a variant that replaces them, too, is not supported."""
