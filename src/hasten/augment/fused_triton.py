@@ -37,9 +37,15 @@ _DEPTH = 16
 
 
 def launch(
-    ops: Sequence[Any], drawn: Sequence[Drawn | None], warp: Warp, key: str, label: str,
-    cases: Mapping[str, PackedCases], draws: Draws, flat: bool,
-) -> Batch:  # fmt: skip
+    ops: Sequence[Any],
+    drawn: Sequence[Drawn | None],
+    warp: Warp,
+    key: str,
+    label: str,
+    cases: Mapping[str, PackedCases],
+    draws: Draws,
+    flat: bool,
+) -> Batch:
     """The image `key`, and the label where it is read by the same kernel, (B, C, D, H, W) each.
 
     ops, drawn: of each of `KINDS` in `hasten.augment.fused`; None for those that the chain does not have. flat: 2-D.
@@ -361,9 +367,7 @@ def open_kernel(
         if NEAREST:
             value = tl.load(source + index, inside & in_case, other=0).to(tl.float32)
         else:
-            value = between(
-                source, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT
-            )  # fmt: skip
+            value = between(source, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT)
         if noisy:
             counter = channel * voxels + voxel
             value += noise_mean + std * normal_of(word_at(noise_key + sample * 2, salt, counter))

@@ -68,9 +68,7 @@ def _nearest(coordinate, start, extent):
 
 
 @triton.jit
-def between(
-    channel, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT: tl.constexpr
-):  # fmt: skip
+def between(channel, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT: tl.constexpr):
     """One channel between its neighbouring voxels, summed up as `gather_flat` of `hasten.sample.gather` does."""
     total = tl.zeros_like(w)
     for number_d in tl.static_range(1 if FLAT else 2):
@@ -158,7 +156,7 @@ def read_kernel(
         for channel in range(CHANNELS):
             total = between(
                 base + channel * volume, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT
-            )  # fmt: skip
+            )
             tl.store(target + channel * voxels.to(tl.int64), total, inside)
 
 

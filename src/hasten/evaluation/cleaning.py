@@ -72,9 +72,10 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
 def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
     sizes = [float(f"{share * volume_mm3:.3g}") for share in SHARES] if volume_mm3 > 0 else []
     kinds = [
-        Cleaning(name=name, keep_largest=True), *(Cleaning(name=name, min_volume_mm3=size) for size in sizes),
+        Cleaning(name=name, keep_largest=True),
+        *(Cleaning(name=name, min_volume_mm3=size) for size in sizes),
         Cleaning(name=name),
-    ]  # fmt: skip
+    ]
     both = [dataclasses.replace(kind, fill_holes=fill) for kind, fill in product(kinds, (False, True))]
     return [kind for kind in both if kind != Cleaning(name=name)]
 

@@ -44,10 +44,8 @@ def validation_pairs(run: Path) -> Pairs:
         for case, name in zip(validation, names, strict=True)
         if case.label is not None
     )
-    return Pairs(
-        pairs=tuple(pairs), labels=case_set.labels, regions=case_set.regions, ignore=case_set.ignore,
-        num_labelled=len(validation),
-    )  # fmt: skip
+    classes = {name: getattr(case_set, name) for name in ("labels", "regions", "ignore")}
+    return Pairs(pairs=tuple(pairs), **classes, num_labelled=len(validation))
 
 
 def predict_validation(run: Path) -> None:
@@ -55,10 +53,8 @@ def predict_validation(run: Path) -> None:
     config = load_run(run / RUN_YAML)
     _, _, validation = read_cases(config)
     # The run has just trained a user-defined network with this code, so it is trusted.
-    predict_cases(
-        [Member(model_file(run), read_model(run))], validation, run / VALIDATION, overwrite=True,
-        device=config.train.device, trust_changed_code=True,
-    )  # fmt: skip
+    members, options = [Member(model_file(run), read_model(run))], {"overwrite": True, "trust_changed_code": True}
+    predict_cases(members, validation, run / VALIDATION, device=config.train.device, **options)
 
 
 def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
@@ -193,10 +189,9 @@ def summarise(folder: str | Path) -> CrossValidation:
     )
     pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
-    result = CrossValidation(
-        folder=folder, folds=folds, unfinished=tuple(number for run, number in runs.items() if not is_finished(run)),
-        whole=whole, pairs=pairs, chosen=choose_cleanings(pairs, whole),
-    )  # fmt: skip
+    unfinished = tuple(number for run, number in runs.items() if not is_finished(run))
+    scored = {"whole": whole, "pairs": pairs, "chosen": choose_cleanings(pairs, whole)}
+    result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, **scored)
     write_cleanings(folder, result.chosen.cleanings)
     write_json(folder / CV_JSON, result.to_dict())
     return result
@@ -286,9 +281,16 @@ def evaluate_run(
 
 
 def _trial(
-    run: Path, members: Sequence[Member], overrides: tuple[str, ...], pairs: Pairs, out: Path, *, surfaces: bool,
-    device: str | None, tick: Tick | None,
-) -> SettingsTrial:  # fmt: skip
+    run: Path,
+    members: Sequence[Member],
+    overrides: tuple[str, ...],
+    pairs: Pairs,
+    out: Path,
+    *,
+    surfaces: bool,
+    device: str | None,
+    tick: Tick | None,
+) -> SettingsTrial:
     config = load_run(run / RUN_YAML)
     case_set, _, validation = read_cases(config)
     labelled = {pair.case for pair in pairs.pairs}

@@ -88,7 +88,7 @@ def score_case(
             CaseScore(
                 case=case, name=name, labelled=labelled, predicted=predicted, dice=dice, iou=iou, hd95=hd95, nsd=nsd
             )
-        )  # fmt: skip
+        )
     return scores
 
 
@@ -293,9 +293,15 @@ def evaluate(
     """
     pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
-        pairs, predictions=Path(predictions), labels=Path(labels), run=run, tolerance_mm=tolerance_mm,
-        surfaces=surfaces, num_workers=num_workers, tick=tick,
-    )  # fmt: skip
+        pairs,
+        predictions=Path(predictions),
+        labels=Path(labels),
+        run=run,
+        tolerance_mm=tolerance_mm,
+        surfaces=surfaces,
+        num_workers=num_workers,
+        tick=tick,
+    )
 
 
 def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict[str, list[str]]:
@@ -333,9 +339,14 @@ def evaluate_pairs(
             spacing = stated_spacing(pair.label, affine) if unit == "mm" else None
             prediction, label = without_ignored(prediction, label, pairs.ignore)
             return score_case(
-                pair.case, prediction, label, pairs.members,
-                spacing=spacing or (1.0, 1.0, 1.0), tolerance=tolerance, surfaces=surfaces,
-            )  # fmt: skip
+                pair.case,
+                prediction,
+                label,
+                pairs.members,
+                spacing=spacing or (1.0, 1.0, 1.0),
+                tolerance=tolerance,
+                surfaces=surfaces,
+            )
         except (ValueError, OSError) as error:
             return str(error)
 
@@ -352,10 +363,17 @@ def evaluate_pairs(
     if failures:
         raise ValueError(listing([failures], f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     evaluation = Evaluation(
-        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
-        main=tuple(pairs.main), unit=unit, tolerance=tolerance, surfaces=surfaces, num_labelled=pairs.num_labelled,
+        predictions=predictions,
+        labels=labels,
+        scores=tuple(scores),
+        names=tuple(pairs.members),
+        main=tuple(pairs.main),
+        unit=unit,
+        tolerance=tolerance,
+        surfaces=surfaces,
+        num_labelled=pairs.num_labelled,
         trained_on=_trained_on(pairs, predictions, run),
-    )  # fmt: skip
+    )
     if evaluation.training_note:
         log.warning("%s", evaluation.training_note)
     return evaluation
@@ -368,8 +386,10 @@ def _unit_and_tolerance(labels: Sequence[Path]) -> tuple[Unit, float]:
     if without and len(without) < len(labels):
         log.warning(
             "%d of %d label maps state no spacing (%s), so all distances are in px; store it in each file to have mm",
-            len(without), len(labels), first_few(without),
-        )  # fmt: skip
+            len(without),
+            len(labels),
+            first_few(without),
+        )
     largest = max((side for size in sizes for side in size or ()), default=1.0)
     if without or largest >= SMALL_VOXEL:
         return "px" if without else "mm", 1.0
@@ -447,11 +467,17 @@ def read_evaluation(folder: Path) -> Evaluation | None:
         tree = json.loads((folder / EVALUATION_JSON).read_text())
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         return Evaluation(
-            predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
-            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), unit=tree["unit"],
-            tolerance=tree[f"tolerance_{tree['unit']}"], surfaces=tree["surfaces"],
-            num_labelled=tree["labelled_cases"], trained_on=tree["training_cases"],
-        )  # fmt: skip
+            predictions=Path(tree["predictions"]),
+            labels=Path(tree["labels"]),
+            scores=scores,
+            names=tuple(tree["classes"]),
+            main=tuple(tree["mean_over"]),
+            unit=tree["unit"],
+            tolerance=tree[f"tolerance_{tree['unit']}"],
+            surfaces=tree["surfaces"],
+            num_labelled=tree["labelled_cases"],
+            trained_on=tree["training_cases"],
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -104,8 +104,10 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     if beside:
         log.warning(
             "the corners of %d predictions lie beside those of their label map, by up to %.2g voxels: %s",
-            len(beside), max(beside.values()), first_few(beside),
-        )  # fmt: skip
+            len(beside),
+            max(beside.values()),
+            first_few(beside),
+        )
     if run is not None:
         content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
@@ -132,9 +134,13 @@ def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int |
     if all(sides) and not {name.lower() for name in sides[0]} & {name.lower() for name in sides[1]}:
         log.warning(
             "%s: holds the %s %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
-            "classes, store both alike", predictions, "segments" if named else "values", first_few(sides[0]), labels,
+            "classes, store both alike",
+            predictions,
+            "segments" if named else "values",
+            first_few(sides[0]),
+            labels,
             first_few(sides[1]),
-        )  # fmt: skip
+        )
     return name_values(find_values([*paths[0], *paths[1]]) if named else found[0] | found[1], str(labels), ignore)
 
 

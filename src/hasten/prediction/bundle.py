@@ -169,9 +169,14 @@ def _postprocessing(content: dict[str, Any], where: str) -> list[dict[str, Any]]
     labels = {int(value): name for value, name in content["labels"].items()}
     values = sorted(labels)
     transforms: list[dict[str, Any]] = [
-        {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
-         "nearest_interp": False},
-    ]  # fmt: skip
+        {
+            "_target_": "Invertd",
+            "keys": "pred",
+            "transform": "@preprocessing",
+            "orig_keys": "image",
+            "nearest_interp": False,
+        },
+    ]
     if content.get("regions"):
         regions = resolve_regions(content["regions"], content["region_values"], labels, f"{where}: regions")
         painted = [values[region.painted] for region in regions]

@@ -106,9 +106,12 @@ def _by_windows(
         return sinks.setdefault(boxes[number][0], ArgmaxSink(decide, shape, inference.device))
 
     results = slide(
-        lambda batch, _: network_scores(network, batch, inference), (volumes[position] for position, _ in boxes),
-        _windows(inference), sink, within=lambda number: boxes[number][1],
-    )  # fmt: skip
+        lambda batch, _: network_scores(network, batch, inference),
+        (volumes[position] for position, _ in boxes),
+        _windows(inference),
+        sink,
+        within=lambda number: boxes[number][1],
+    )
     last = {position: number for number, (position, _) in enumerate(boxes)}
     for number, labels in results:
         position = boxes[number][0]
@@ -211,10 +214,12 @@ def _slide_on_grid(
 ) -> Tensor:
     shape, whole = volume_shape(volume), list[Tensor]()
     results = slide(
-        lambda batch, _: network_scores(network, batch, inference), [volume] * len(boxes), _windows(inference),
+        lambda batch, _: network_scores(network, batch, inference),
+        [volume] * len(boxes),
+        _windows(inference),
         lambda number, _: _sink_on_grid(shape, new_shape, inference, nearest, planes, part=boxes[number], whole=whole),
         within=lambda number: widened(boxes[number], shape),
-    )  # fmt: skip
+    )
     return [labels for _, labels in results][-1]
 
 

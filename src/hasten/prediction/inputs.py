@@ -61,8 +61,10 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     if told:
         log.warning(
             "the corners of %d files lie beside those of the first image of their case, by up to %.2g voxels: %s",
-            len(told), max(told.values()), first_few(told),
-        )  # fmt: skip
+            len(told),
+            max(told.values()),
+            first_few(told),
+        )
     return cases
 
 

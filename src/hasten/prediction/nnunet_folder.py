@@ -39,11 +39,16 @@ def nnunet_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     data = io.BytesIO()
     state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     checkpoint = {
-        "network_weights": state, "trainer_name": "nnUNetTrainer", "current_epoch": content["step"],
+        "network_weights": state,
+        "trainer_name": "nnUNetTrainer",
+        "current_epoch": content["step"],
         "init_args": {"configuration": _CONFIGURATION, "fold": 0},
         "inference_allowed_mirroring_axes": tuple(config.infer.flip_axes) or None,
-        "optimizer_state": None, "grad_scaler_state": None, "logging": {}, "_best_ema": None,
-    }  # fmt: skip
+        "optimizer_state": None,
+        "grad_scaler_state": None,
+        "logging": {},
+        "_best_ema": None,
+    }
     torch.save(checkpoint, data)
     return {
         "plans.json": json_bytes(_plans(content, config)),
@@ -76,26 +81,35 @@ def _plans(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
     assert config.prepare.spacing is not None
     spacing = [side or usual for side, usual in zip(config.prepare.spacing, median, strict=True)]
     configuration = {
-        "data_identifier": f"nnUNetPlans_{_CONFIGURATION}", "preprocessor_name": "DefaultPreprocessor",
-        "batch_size": config.sample.batch_size, "patch_size": patch, "median_image_size_in_voxels": patch,
-        "spacing": spacing, "normalization_schemes": [_SCHEMES[scaling.kind] for scaling in scaled],
-        "use_mask_for_norm": [False] * len(scaled), "batch_dice": False,
+        "data_identifier": f"nnUNetPlans_{_CONFIGURATION}",
+        "preprocessor_name": "DefaultPreprocessor",
+        "batch_size": config.sample.batch_size,
+        "patch_size": patch,
+        "median_image_size_in_voxels": patch,
+        "spacing": spacing,
+        "normalization_schemes": [_SCHEMES[scaling.kind] for scaling in scaled],
+        "use_mask_for_norm": [False] * len(scaled),
+        "batch_dice": False,
         "architecture": _architecture(config),
-    }  # fmt: skip
+    }
     for what, changed in (("data", {"order": 3}), ("seg", {"is_seg": True}), ("probabilities", {})):
         configuration[f"resampling_fn_{what}"] = "resample_data_or_seg_to_shape"
         configuration[f"resampling_fn_{what}_kwargs"] = {**_RESAMPLING, **changed}
     return {
-        "dataset_name": "Dataset000_Hasten", "plans_name": "nnUNetPlans",
-        "original_median_spacing_after_transp": median, "original_median_shape_after_transp": patch,
+        "dataset_name": "Dataset000_Hasten",
+        "plans_name": "nnUNetPlans",
+        "original_median_spacing_after_transp": median,
+        "original_median_shape_after_transp": patch,
         "image_reader_writer": _READERS[config.prepare.orientation],
-        "transpose_forward": [0, 1, 2], "transpose_backward": [0, 1, 2],
+        "transpose_forward": [0, 1, 2],
+        "transpose_backward": [0, 1, 2],
         "configurations": {_CONFIGURATION: configuration},
-        "experiment_planner_used": "ExperimentPlanner", "label_manager": "LabelManager",
+        "experiment_planner_used": "ExperimentPlanner",
+        "label_manager": "LabelManager",
         "foreground_intensity_properties_per_channel": {
             str(channel): _intensities(scaling) for channel, scaling in enumerate(scaled)
         },
-    }  # fmt: skip
+    }
 
 
 def _intensities(scaling: Scaling) -> dict[str, float]:
@@ -112,16 +126,21 @@ def _architecture(config: PlannedRun) -> dict[str, Any]:
     norm = "instancenorm.InstanceNorm3d" if network.norm == "instance" else "batchnorm.BatchNorm3d"
     blocks = network.blocks or ((1, 3, 4, *[6] * levels)[:levels] if residual else (2,) * levels)
     arguments = {
-        "n_stages": levels, "features_per_stage": list(network.channels), "conv_op": "torch.nn.modules.conv.Conv3d",
+        "n_stages": levels,
+        "features_per_stage": list(network.channels),
+        "conv_op": "torch.nn.modules.conv.Conv3d",
         "kernel_sizes": [list(kernel) for kernel in network.kernel_size or ((3, 3, 3),) * levels],
         "strides": [[1, 1, 1], *(list(stride) for stride in network.strides)],
         "n_blocks_per_stage" if residual else "n_conv_per_stage": list(blocks),
-        "n_conv_per_stage_decoder": [1 if residual else 2] * (levels - 1), "conv_bias": True,
-        "norm_op": f"torch.nn.modules.{norm}", "norm_op_kwargs": {"eps": 1e-05, "affine": True},
+        "n_conv_per_stage_decoder": [1 if residual else 2] * (levels - 1),
+        "conv_bias": True,
+        "norm_op": f"torch.nn.modules.{norm}",
+        "norm_op_kwargs": {"eps": 1e-05, "affine": True},
         "dropout_op": "torch.nn.modules.dropout.Dropout3d" if network.dropout > 0 else None,
         "dropout_op_kwargs": {"p": network.dropout} if network.dropout > 0 else None,
-        "nonlin": f"torch.nn.modules.activation.{act}", "nonlin_kwargs": act_kwargs,
-    }  # fmt: skip
+        "nonlin": f"torch.nn.modules.activation.{act}",
+        "nonlin_kwargs": act_kwargs,
+    }
     return {
         "network_class_name": f"dynamic_network_architectures.architectures.unet.{NNUNET[network.name]}",
         "arch_kwargs": arguments,
@@ -137,5 +156,8 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     painted = {"regions_class_order": list(values.values())} if regions else {}
     return {
         "channel_names": {str(number): name for number, name in enumerate(content["channels"])},
-        "labels": labels, **painted, "file_ending": ".nii.gz", "numTraining": 0,
-    }  # fmt: skip
+        "labels": labels,
+        **painted,
+        "file_ending": ".nii.gz",
+        "numTraining": 0,
+    }

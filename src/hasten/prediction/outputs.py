@@ -34,9 +34,13 @@ PREDICTION_JSON = "prediction.json"
 
 
 def label_targets(
-    files: Sequence[Sequence[Path]], cases: Sequence[Case], *, overwrite: bool, since: float | None = None,
+    files: Sequence[Sequence[Path]],
+    cases: Sequence[Case],
+    *,
+    overwrite: bool,
+    since: float | None = None,
     sizes: Mapping[str, int] | None = None,
-) -> list[bool]:  # fmt: skip
+) -> list[bool]:
     """Whether each case is to be written. Raises ValueError where one can't be, or would replace something.
 
     files: those of each case, its label map first. since: label maps that were written after this time, with all that

@@ -133,8 +133,9 @@ def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, 
     if any(each != cleanings[0] for each in cleanings[1:]):
         log.warning(
             "%s: differ in their post-processing, so none is done; give each the same %s",
-            " and ".join(map(str, paths)), POSTPROCESSING_YAML,
-        )  # fmt: skip
+            " and ".join(map(str, paths)),
+            POSTPROCESSING_YAML,
+        )
         return {}
     return cleanings[0]
 

@@ -102,9 +102,18 @@ def predict(
     cases = find_cases(files, content["channels"], content["spatial_dims"])
     cleanings = read_cleanings(run, content["labels"]) if postprocess else {}
     return predict_cases(
-        members, cases, Path(out), overwrite=overwrite, resume=resume, probabilities=probabilities, ending=ending,
-        device=device, trust_changed_code=trust_changed_code, cleanings=cleanings, tick=tick,
-    )  # fmt: skip
+        members,
+        cases,
+        Path(out),
+        overwrite=overwrite,
+        resume=resume,
+        probabilities=probabilities,
+        ending=ending,
+        device=device,
+        trust_changed_code=trust_changed_code,
+        cleanings=cleanings,
+        tick=tick,
+    )
 
 
 def predict_cases(

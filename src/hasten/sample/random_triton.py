@@ -107,9 +107,17 @@ def _words(
     if out.numel():
         block = min(_BLOCK, max(32, triton.next_power_of_2(count)))
         words_kernel[(key.shape[0] * triton.cdiv(count, block),)](
-            key.contiguous(), out, signed(salt), low, width, count, KIND=kind, BLOCK=block,
-            num_warps=max(1, block // 256), enable_fp_fusion=False,
-        )  # fmt: skip
+            key.contiguous(),
+            out,
+            signed(salt),
+            low,
+            width,
+            count,
+            KIND=kind,
+            BLOCK=block,
+            num_warps=max(1, block // 256),
+            enable_fp_fusion=False,
+        )
     return out
 
 

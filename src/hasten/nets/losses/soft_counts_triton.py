@@ -45,9 +45,16 @@ def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, CO
 
 @triton.jit
 def _shares(
-    place, label, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    place,
+    label,
+    sample,
+    row,
+    voxels,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     IGNORED: tl.constexpr,
-):  # fmt: skip
+):
     """The soft-max, its logarithm, and where the target is 1; a voxel that is not there has neither share nor target.
 
     So has one with the label IGNORED, if that is not None. Another label that is no class makes everything NaN.
@@ -168,9 +175,16 @@ class _TritonCounts(torch.autograd.Function):
         ]
         with torch.cuda.device_of(scores):
             scores_gradient_kernel[(len(scores) * ctx.tiles,)](
-                scores, label, grad_scores, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape,
-                IGNORED=ctx.ignored, num_warps=8,
-            )  # fmt: skip
+                scores,
+                label,
+                grad_scores,
+                *factors,
+                scores[0, 0].numel(),
+                ctx.tiles,
+                **ctx.shape,
+                IGNORED=ctx.ignored,
+                num_warps=8,
+            )
         return grad_scores, None, None, None
 
 
