@@ -91,6 +91,15 @@ def test_threads_follow_the_cores_that_others_leave(
     assert Machine(monkeypatch, cores, others).followed() == expected
 
 
+@pytest.mark.parametrize(("others", "times"), [(0.0, 1.0), (1.0, 1.0), (2.0, 1.5), (3.0, 2.0)])
+def test_what_one_thread_takes_beside_others(monkeypatch: pytest.MonkeyPatch, others: float, times: float) -> None:
+    machine = Machine(monkeypatch, 2, [others])
+    machine.now += 1
+    machine.follower.look()
+    assert machine.follower.slowed == times
+    assert core_follower.slowed() == 1.0  # of no follower
+
+
 def test_before_a_measurement_the_load_of_that_moment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     # A compiler used a core while the cases were prepared: a reading of that time, and a new one.
     torch.set_num_threads(2)

@@ -115,6 +115,15 @@ def test_a_run_ends_in_its_time_with_an_annealed_rate(
         assert run.now >= 0.7 * min(seconds, unhurried)
 
 
+def test_more_is_kept_for_the_end_beside_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet, busy = Simulated(seconds=100.0, step_s=[0.1]), Simulated(seconds=100.0, step_s=[0.1])
+    quiet.run()
+    monkeypatch.setattr("hasten.training.time_limit.slowed", lambda: 2.0)
+    busy.run()
+    # Twice the time of what is written, which takes as long as before here.
+    assert busy.now == pytest.approx(quiet.now - (0.9 + busy.reserve_s), abs=0.3)
+
+
 def test_the_time_of_validations_that_are_left_out_is_trained() -> None:
     """Of 30 validations the first 14 are left out; the limit leaves no time for all of them."""
     run = Simulated(seconds=10.0 + STEPS * 0.1 + 17 * 4.0 + 5.0, step_s=[0.1], estimate=4.0, validate_from=0.5)

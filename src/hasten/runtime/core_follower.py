@@ -46,6 +46,8 @@ class CoreFollower:
         self._meter, self._clock, self._sleep, self._cores = meter, clock, sleep, len(allowed_cpus())
         self._read_at, self._told = clock(), False
         self._wanted: int | None = None
+        self.slowed = 1.0
+        """Times as long as on a quiet machine that one thread takes, by the last reading."""
 
     def look(self, *, anew: bool = False) -> None:
         """Read the load, if it is time, and set the threads of the calling thread's operators.
@@ -59,7 +61,7 @@ class CoreFollower:
         if anew:
             self._sleep(_FRESH_S)
             others = self._meter.others()
-        self._read_at = self._clock()
+        self._read_at, self.slowed = self._clock(), max(1.0, (others + 1) / self._cores)
         wanted = self._fitting(self._cores - others)
         load = f"other programs use {others:.1f} of {self._cores} cores"
         if wanted != self.threads and (anew or self._wanted in (None, wanted)):
@@ -116,6 +118,12 @@ def follow_cores(*, anew: bool = False) -> None:
     follower = _FOLLOWER.get()
     if follower is not None:
         follower.look(anew=anew)
+
+
+def slowed() -> float:
+    """`CoreFollower.slowed` within `cores_followed`; 1 elsewhere."""
+    follower = _FOLLOWER.get()
+    return 1.0 if follower is None else follower.slowed
 
 
 def keep_threads() -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
+from hasten.runtime.core_follower import slowed
 from hasten.runtime.device import synchronize
 from hasten.training.components import Evaluator, LoopComponents
 
 _CLOSING_S = 0.9
-"""Seconds after the last validation for checkpoints, trackers and summary.json."""
+"""Seconds after the last validation for checkpoints, trackers and summary.json, on a quiet machine."""
 _LONGEST, _TARGET_LONGEST = 0.06, 0.25
 """Shares of the time at the first step that a validation may take, without and with a target; it is cut to that."""
 _VALIDATION_SHARE, _TARGET_SHARE = 0.04, 0.5
@@ -71,7 +72,12 @@ class TimeLimit:
     @property
     def closing_s(self) -> float:
         """Seconds needed after the last validation."""
-        return _CLOSING_S + self.reserve_s + self._evaluator.repeated * self.validation_s
+        return self._written_s + self._evaluator.repeated * self.validation_s
+
+    @property
+    def _written_s(self) -> float:
+        """Seconds for all that is written at the end, by one thread, beside the programs that run now."""
+        return slowed() * (_CLOSING_S + self.reserve_s)
 
     @property
     def last_validation_s(self) -> float:
@@ -162,7 +168,7 @@ class TimeLimit:
 
     def room(self) -> float:
         """Seconds that are left for a validation under way, beside what must follow."""
-        return self.left_s - _CLOSING_S - self.reserve_s
+        return self.left_s - self._written_s
 
     def expired(self) -> bool:
         """Whether only what must follow still fits."""
