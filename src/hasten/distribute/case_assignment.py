@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -16,9 +15,9 @@ from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
+from hasten.config.schema import CacheConfig, Spacing
 from hasten.config.settled import PlannedRun
-from hasten.distribute.balance import Parts, balance_sentence, deal
+from hasten.distribute.balance import Parts, deal
 from hasten.observe.cores import available_memory
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
@@ -145,7 +144,12 @@ def rank_cases(
         seed=config.train.seed,
         every=settings.exchange_every,
     )
-    read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
+    # From the cache entry of the whole data set, which every node has or can reach.
+    cache = cache_of_rank(config.cache, local_size)
+
+    def read(ids: Sequence[str]) -> Arena:
+        return get_arena(case_set, config.prepare, cache, device=str(device), own=ids)
+
     return RankCases(assignment, share, read)
 
 
@@ -156,13 +160,11 @@ def cache_of_rank(cache: CacheConfig, local_size: int) -> CacheConfig:
     return cache
 
 
-def read_from_cache(
-    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
-) -> Arena:
-    """Cases from the cache entry of the whole data set, which every node has or can reach."""
-    return get_arena(case_set, prepare, cache, device=str(device), own=ids)
-
-
 def part_balance(assignment: CaseAssignment) -> str:
-    """The balance of the first round's parts."""
-    return balance_sentence([assignment.costs[name] for name in assignment.ids], assignment.positions(0))
+    """The balance of the first round's parts: the load of the largest over the mean."""
+    loads = [sum(assignment.costs[name] for name in part) for part in assignment.at(0)]
+    largest = max(loads) * len(loads) / sum(loads)
+    return (
+        f"{len(assignment.costs)} cases in {len(loads)} parts: the largest has {largest:.3f} times the mean "
+        f"({100 / largest:.1f} % balanced)"
+    )

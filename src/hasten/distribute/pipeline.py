@@ -23,12 +23,13 @@ from torch.utils._pytree import tree_map_only
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
-from hasten.distribute.part_optimizer import flat_state, nested_state, number_ranges, renumbered
+from hasten.distribute.part_optimizer import number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
     Operations,
     count_costs,
     cut_places,
     flowing,
+    nodes_in,
     operations_of,
     state_used,
 )
@@ -294,8 +295,7 @@ class StageModule(nn.Module):
             return map_arg(self.gives, lambda node: values[node].contiguous())
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        returned: set[fx.Node] = set()
-        map_arg(self.gives, lambda node: returned.add(node))
+        returned = set(nodes_in(self.gives))
         last: dict[fx.Node, fx.Node] = {}
         for node in self.nodes:
             for other in node.all_input_nodes:
@@ -351,8 +351,8 @@ def merge_stages(
         if state[kind] is not None:
             merged = {name: value for one in states for name, value in one[kind].items()}
             networks[kind] = {name: merged[name] for name in names}
-    values = {place: value for one in states for place, value in flat_state(one["optimizer"]).items()}
-    return {**state, **networks, "optimizer": nested_state(states[0]["optimizer"], values)}
+    moments = {number: values for one in states for number, values in one["optimizer"]["state"].items()}
+    return {**state, **networks, "optimizer": {**states[0]["optimizer"], "state": dict(sorted(moments.items()))}}
 
 
 def split_stages(
