@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.distribute.pipeline import Pipeline, StageModule, keep_stage, named_state, split_stages, stages_of
+from hasten.distribute.pipeline import Pipeline, StageModule, Stages, keep_stage, named_state, stages_of
 from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
@@ -205,7 +206,10 @@ def test_a_state_of_another_network_is_left_for_restoring_to_refuse() -> None:
         "optimizer": {"state": {}, "param_groups": [{"params": [0]}]},
     }
     for names, layout in ((["a", "b"], [["a"]]), (["a"], [["a", "b"]])):
-        assert split_stages(state, layout, [[]], names, set()) is state
+        strategy = Pipeline(World(), DistributeConfig())
+        skeleton: Any = SimpleNamespace(state_dict=lambda names=names: dict.fromkeys(names))
+        strategy._stages, strategy._layout = Stages(operations_of(nn.Conv2d(1, 1, 1)), (), {}, skeleton), layout
+        assert strategy.scatter_state(state) is state
 
 
 # With ranks

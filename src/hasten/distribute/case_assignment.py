@@ -17,7 +17,7 @@ from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, Spacing
 from hasten.config.settled import PlannedRun
-from hasten.distribute.balance import Parts, deal
+from hasten.distribute.balance import deal
 from hasten.observe.cores import available_memory
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
@@ -47,14 +47,15 @@ class CaseAssignment:
         """Samples of a round, all parts together; 0 where there is only one round."""
         return self.every * len(self.costs)
 
-    def positions(self, round: int) -> Parts:
-        """Positions in `ids` of each part's cases in a round. Parts have nearly equal costs, counts within one."""
-        return deal([self.costs[name] for name in self.ids], self.parts, self._order(round) if round else None)
-
     def at(self, round: int) -> tuple[tuple[str, ...], ...]:
-        """The ids of each part's cases in a round."""
-        ids = self.ids
-        return tuple(tuple(ids[case] for case in part) for part in self.positions(round))
+        """The ids of each part's cases in a round. Parts have nearly equal costs, and counts within one."""
+        ids, order = self.ids, None
+        if round:
+            key = sample_key(torch.tensor(self.seed), torch.tensor([round]))
+            order = torch.argsort(random_words(key, _DEAL_STREAM, len(ids)), dim=1, stable=True)[0].tolist()
+        return tuple(
+            tuple(ids[case] for case in part) for part in deal([self.costs[name] for name in ids], self.parts, order)
+        )
 
     def of_rank(self, round: int, share: Share) -> tuple[str, ...]:
         """Ids of the cases of a rank's parts, part after part."""
@@ -64,10 +65,6 @@ class CaseAssignment:
     def begun(self, round: int) -> int:
         """Number of samples that each part gave before a round."""
         return round * self.round_samples // self.parts
-
-    def _order(self, round: int) -> list[int]:
-        key = sample_key(torch.tensor(self.seed), torch.tensor([round]))
-        return torch.argsort(random_words(key, _DEAL_STREAM, len(self.costs)), dim=1, stable=True)[0].tolist()
 
 
 def parts_mistake(cases: int, parts: int, batch_size: int, accumulate: int, size: int) -> str | None:
