@@ -265,7 +265,7 @@ def cut_places(costs: Costs, stages: int) -> list[int]:
     upto = [0.0, *accumulate(costs.costs)]
     trained = [0, *accumulate(costs.trained)]
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-    """By the place where the stages so far end: the cost of the costliest, and the places between them."""
+    """Cost of the costliest stage so far and the places between stages, by the place where they end."""
     for stage in range(stages):
         reached: dict[int, tuple[float, list[int]]] = {}
         for end in ends if stage < stages - 1 else ends[-1:]:
