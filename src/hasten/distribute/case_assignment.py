@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -16,9 +15,9 @@ from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
+from hasten.config.schema import CacheConfig, Spacing
 from hasten.config.settled import PlannedRun
-from hasten.distribute.balance import Parts, balance_sentence, deal
+from hasten.distribute.balance import deal
 from hasten.observe.cores import available_memory
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
@@ -48,14 +47,15 @@ class CaseAssignment:
         """Samples of a round, all parts together; 0 where there is only one round."""
         return self.every * len(self.costs)
 
-    def positions(self, round: int) -> Parts:
-        """Positions in `ids` of each part's cases in a round. Parts have nearly equal costs, counts within one."""
-        return deal([self.costs[name] for name in self.ids], self.parts, self._order(round) if round else None)
-
     def at(self, round: int) -> tuple[tuple[str, ...], ...]:
-        """The ids of each part's cases in a round."""
-        ids = self.ids
-        return tuple(tuple(ids[case] for case in part) for part in self.positions(round))
+        """The ids of each part's cases in a round. Parts have nearly equal costs, and counts within one."""
+        ids, order = self.ids, None
+        if round:
+            key = sample_key(torch.tensor(self.seed), torch.tensor([round]))
+            order = torch.argsort(random_words(key, _DEAL_STREAM, len(ids)), dim=1, stable=True)[0].tolist()
+        return tuple(
+            tuple(ids[case] for case in part) for part in deal([self.costs[name] for name in ids], self.parts, order)
+        )
 
     def of_rank(self, round: int, share: Share) -> tuple[str, ...]:
         """Ids of the cases of a rank's parts, part after part."""
@@ -65,10 +65,6 @@ class CaseAssignment:
     def begun(self, round: int) -> int:
         """Number of samples that each part gave before a round."""
         return round * self.round_samples // self.parts
-
-    def _order(self, round: int) -> list[int]:
-        key = sample_key(torch.tensor(self.seed), torch.tensor([round]))
-        return torch.argsort(random_words(key, _DEAL_STREAM, len(self.costs)), dim=1, stable=True)[0].tolist()
 
 
 def parts_mistake(cases: int, parts: int, batch_size: int, accumulate: int, size: int) -> str | None:
@@ -145,7 +141,12 @@ def rank_cases(
         seed=config.train.seed,
         every=settings.exchange_every,
     )
-    read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
+    # From the cache entry of the whole data set, which every node has or can reach.
+    cache = cache_of_rank(config.cache, local_size)
+
+    def read(ids: Sequence[str]) -> Arena:
+        return get_arena(case_set, config.prepare, cache, device=str(device), own=ids)
+
     return RankCases(assignment, share, read)
 
 
@@ -156,13 +157,11 @@ def cache_of_rank(cache: CacheConfig, local_size: int) -> CacheConfig:
     return cache
 
 
-def read_from_cache(
-    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
-) -> Arena:
-    """Cases from the cache entry of the whole data set, which every node has or can reach."""
-    return get_arena(case_set, prepare, cache, device=str(device), own=ids)
-
-
 def part_balance(assignment: CaseAssignment) -> str:
-    """The balance of the first round's parts."""
-    return balance_sentence([assignment.costs[name] for name in assignment.ids], assignment.positions(0))
+    """The balance of the first round's parts: the load of the largest over the mean."""
+    loads = [sum(assignment.costs[name] for name in part) for part in assignment.at(0)]
+    largest = max(loads) * len(loads) / sum(loads)
+    return (
+        f"{len(assignment.costs)} cases in {len(loads)} parts: the largest has {largest:.3f} times the mean "
+        f"({100 / largest:.1f} % balanced)"
+    )

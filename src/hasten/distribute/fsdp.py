@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.ddp import broadcast_weights
-from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
+from hasten.distribute.part_optimizer import PartOptimizer
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.recompute import Recomputed
@@ -165,12 +165,15 @@ def _converted(
 ) -> dict[str, Any]:
     """A training state with other weights and moments. moment: takes a value and its parameter's number."""
     optimizer = state["optimizer"]
-    values = {(number, name): moment(value, number) for (number, name), value in flat_state(optimizer).items()}
+    moments = {
+        number: {name: moment(value, number) for name, value in values.items()}
+        for number, values in optimizer["state"].items()
+    }
     return {
         **state,
         "network": weights(state["network"]),
         "average": None if state["average"] is None else weights(state["average"]),
-        "optimizer": nested_state(optimizer, values),
+        "optimizer": {**optimizer, "state": moments},
     }
 
 

@@ -78,7 +78,11 @@ class Horovod(Strategy):
         finally:
             self._sends = False
         if last:
-            self._receive()
+            for gradient, message, handle in self._sent:
+                self._hvd.synchronize(handle)
+                if message is not gradient:
+                    gradient.copy_(message)
+            self._sent.clear()
 
     def close(self) -> None:
         # Horovod itself runs until the process ends: it can't be started twice.
@@ -96,14 +100,6 @@ class Horovod(Strategy):
         message = gradient.to(self._wire(gradient.dtype))
         handle = self._hvd.allreduce_async_(message, name=f"gradient.{number}", op=self._hvd.Average)
         self._sent.append((gradient, message, handle))
-
-    @torch.no_grad()
-    def _receive(self) -> None:
-        for gradient, message, handle in self._sent:
-            self._hvd.synchronize(handle)
-            if message is not gradient:
-                gradient.copy_(message)
-        self._sent.clear()
 
     def _wire(self, dtype: torch.dtype) -> torch.dtype:
         if self.config.gradients == "fp16":

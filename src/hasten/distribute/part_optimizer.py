@@ -1,4 +1,4 @@
-"""An optimizer that updates a part of the parameters on this process, and the state of all parameters by number."""
+"""An optimizer that updates a part of the parameters on this process, and states with other numbers of parameters."""
 
 from __future__ import annotations
 
@@ -88,30 +88,10 @@ def _copy_settings(source: torch.optim.Optimizer, target: torch.optim.Optimizer)
         target_group.update({name: value for name, value in source_group.items() if name != "params"})
 
 
-Place = tuple[int, str]
-"""Number of a parameter, counted through all groups, and name of one of its values."""
-
-
-def flat_state(state: dict[str, Any]) -> dict[Place, Any]:
-    """The values of every parameter in `optimizer.state_dict()`, by number."""
-    flat: dict[Place, Any] = {
-        (number, name): value for number, values in state["state"].items() for name, value in values.items()
-    }
-    return dict(sorted(flat.items(), key=lambda item: item[0][0]))
-
-
-def nested_state(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
-    """A state dict with these values of parameters and everything else from `state`, which is not changed."""
-    inner: dict[int, dict[str, Any]] = {}
-    for (number, name), value in sorted(values.items(), key=lambda item: item[0][0]):
-        inner.setdefault(number, {})[name] = value
-    return {**state, "state": inner}
-
-
 def renumbered(state: dict[str, Any], numbers: Mapping[int, int], groups: Sequence[Sequence[int]]) -> dict[str, Any]:
     """A state dict with other numbers of parameters, without those that have none. groups: the new numbers by group."""
-    values = {(numbers[old], name): value for (old, name), value in flat_state(state).items() if old in numbers}
+    values = {numbers[old]: value for old, value in state["state"].items() if old in numbers}
     param_groups = [
         {**group, "params": list(params)} for group, params in zip(state["param_groups"], groups, strict=True)
     ]
-    return nested_state({**state, "param_groups": param_groups}, values)
+    return {**state, "state": dict(sorted(values.items())), "param_groups": param_groups}

@@ -8,7 +8,7 @@ to the end, or GPipe where there are fewer pieces than stages.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -23,12 +23,13 @@ from torch.utils._pytree import tree_map_only
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
-from hasten.distribute.part_optimizer import flat_state, nested_state, number_ranges, renumbered
+from hasten.distribute.part_optimizer import number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
     Operations,
     count_costs,
     cut_places,
     flowing,
+    nodes_in,
     operations_of,
     state_used,
 )
@@ -185,11 +186,36 @@ class Pipeline(Strategy):
         return network
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        return merge_stages(state, self.world, self._layout, self._local_layout(), self._names())
+        local_state = {
+            "network": state["network"],
+            "average": state["average"],
+            "optimizer": _renumbered(state["optimizer"], self._local_layout(), self._layout),
+        }
+        states: list[Any] | None = [None] * self.world.size if self.world.first else None
+        distributed.gather_object(tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state), states, dst=0)
+        if states is None:
+            return state
+        # In the order of a single process's, so that the same state makes the same file.
+        networks = {}
+        for kind in ("network", "average"):
+            if state[kind] is not None:
+                merged = {name: value for one in states for name, value in one[kind].items()}
+                networks[kind] = {name: merged[name] for name in self._stages.skeleton.state_dict()}
+        moments = {number: values for one in states for number, values in one["optimizer"]["state"].items()}
+        return {**state, **networks, "optimizer": {**states[0]["optimizer"], "state": dict(sorted(moments.items()))}}
 
     def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        local_names = {name for name in self._names() if self._owns(name)}
-        return split_stages(state, self._layout, self._local_layout(), self._names(), local_names)
+        """The state of another network or optimizer is returned as it is: restoring then refuses it."""
+        optimizer = state["optimizer"]
+        fits = [len(group["params"]) for group in optimizer["param_groups"]] == [len(group) for group in self._layout]
+        if not fits or state["network"].keys() != self._stages.skeleton.state_dict().keys():
+            return state
+        networks = {
+            kind: {name: value for name, value in state[kind].items() if self._owns(name)}
+            for kind in ("network", "average")
+            if state[kind]
+        }
+        return {**state, **networks, "optimizer": _renumbered(optimizer, self._layout, self._local_layout())}
 
     def close(self) -> None:
         self._schedules.clear()
@@ -199,10 +225,6 @@ class Pipeline(Strategy):
 
     def _local_layout(self) -> list[list[str]]:
         return [[name for name in group if self._owns(name)] for group in self._layout]
-
-    def _names(self) -> list[str]:
-        """The keys of the network's state in a checkpoint of a single process, in its order."""
-        return list(self._stages.skeleton.state_dict())
 
 
 def _pieces(size: int, limit: int) -> int:
@@ -294,8 +316,7 @@ class StageModule(nn.Module):
             return map_arg(self.gives, lambda node: values[node].contiguous())
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        returned: set[fx.Node] = set()
-        map_arg(self.gives, lambda node: returned.add(node))
+        returned = set(nodes_in(self.gives))
         last: dict[fx.Node, fx.Node] = {}
         for node in self.nodes:
             for other in node.all_input_nodes:
@@ -327,51 +348,6 @@ def forms_of_outputs(stage: StageModule, input_forms: Sequence[Form], device: to
 
 Layout = Sequence[Sequence[str]]
 """Names of the parameters in each group of an optimizer."""
-
-
-def merge_stages(
-    state: dict[str, Any], world: World, whole: Layout, local: Layout, names: Sequence[str]
-) -> dict[str, Any]:
-    """The state of a single process, complete on rank 0. All ranks call it.
-
-    whole, local: the optimizer's parameters in a single process and here. names: of the network's state, in order.
-    """
-    local_state = {
-        "network": state["network"],
-        "average": state["average"],
-        "optimizer": _renumbered(state["optimizer"], local, whole),
-    }
-    states: list[Any] | None = [None] * world.size if world.first else None
-    distributed.gather_object(tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state), states, dst=0)
-    if states is None:
-        return state
-    # In the order of a single process's, so that the same state makes the same file.
-    networks = {}
-    for kind in ("network", "average"):
-        if state[kind] is not None:
-            merged = {name: value for one in states for name, value in one[kind].items()}
-            networks[kind] = {name: merged[name] for name in names}
-    values = {place: value for one in states for place, value in flat_state(one["optimizer"]).items()}
-    return {**state, **networks, "optimizer": nested_state(states[0]["optimizer"], values)}
-
-
-def split_stages(
-    state: dict[str, Any], whole: Layout, local: Layout, names: Sequence[str], local_names: Collection[str]
-) -> dict[str, Any]:
-    """This stage's part of a single process's state. The state of another network or optimizer is returned as it is.
-
-    Restoring then refuses it. local_names: those of `names` that this stage holds.
-    """
-    optimizer = state["optimizer"]
-    fits = [len(group["params"]) for group in optimizer["param_groups"]] == [len(group) for group in whole]
-    if not fits or set(state["network"]) != set(names):
-        return state
-    networks = {
-        kind: {name: value for name, value in state[kind].items() if name in local_names}
-        for kind in ("network", "average")
-        if state[kind]
-    }
-    return {**state, **networks, "optimizer": _renumbered(optimizer, whole, local)}
 
 
 def _renumbered(optimizer: dict[str, Any], before: Layout, after: Layout) -> dict[str, Any]:

@@ -8,10 +8,10 @@ U-Net, say) are passed on from stage to stage.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,14 +28,12 @@ from hasten.nets.surgery.reclass import ClassSwap
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 256)
 """Image sizes that are tried to count costs; if one is not a multiple of the network's strides, a later one is."""
 _FLOPS_PER_NUMBER = 200
-"""Time cost of writing one number, in FLOPs: about its cost on CPUs, and enough that the memory of activations is
-balanced too."""
+"""Time cost of writing or sending one number, in FLOPs: about its cost on CPUs, and enough that the memory of
+activations is balanced too."""
 _LOSS = 5
 """Passes of the loss over the network's output, a cost of the last stage."""
 _NETWORKS = (nnunet.__name__, unet.__name__)
 """Hasten's modules that are traced into; its other ones, such as fused layers, are single operations."""
-_EVEN = 1.05
-"""Stages may be this much slower than with the best cut if less has to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,7 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
         costs.append(float(counter.get_total_flops() + _FLOPS_PER_NUMBER * numbers[-1]))
         inplace = node.op == "call_module" and getattr(network.get_submodule(str(node.target)), "inplace", False)
         changed.append({other for other, old in before.items() if inplace or _version(values.get(other)) != old})
-    output = max((numbers[nodes.index(node)] for node in _nodes_in(operations.output)), default=0)
+    output = max((numbers[nodes.index(node)] for node in nodes_in(operations.output)), default=0)
     costs[-1] += _LOSS * _FLOPS_PER_NUMBER * output
     crossing, allowed = _places(network, operations, values, changed)
     counted: set[int] = set()
@@ -204,11 +202,12 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
 def flowing(operations: Operations, place: int) -> list[fx.Node]:
     """Nodes that are computed before a place and used after it, in order."""
     before, behind = operations.nodes[:place], set(operations.nodes[place:])
-    returned = set(_nodes_in(operations.output))
+    returned = set(nodes_in(operations.output))
     return [node for node in before if node in returned or any(user in behind for user in node.users)]
 
 
-def _nodes_in(value: Any) -> list[fx.Node]:
+def nodes_in(value: Any) -> list[fx.Node]:
+    """The nodes in nested values, such as the arguments of an operation."""
     nodes: list[fx.Node] = []
     map_arg(value, lambda node: nodes.append(node))
     return nodes
@@ -257,47 +256,24 @@ def _same_memory(one: Any, other: Any) -> bool:
 
 
 def cut_places(costs: Costs, stages: int) -> list[int]:
-    """`stages` - 1 places, ascending, such that the costliest stage is about as cheap as possible and little is sent.
+    """`stages` - 1 places, ascending, such that the costliest stage is as cheap as possible.
 
-    Every stage has trained parameters. Raises ValueError if the network does not have that many stages.
+    A stage costs its operations and the numbers that it is sent, and has trained parameters. Raises ValueError if the
+    network does not have that many stages.
     """
     ends = [place for place, allowed in enumerate(costs.allowed) if allowed] + [len(costs.costs)]
     upto = [0.0, *accumulate(costs.costs)]
     trained = [0, *accumulate(costs.trained)]
-
-    def possible(begin: int, end: int) -> bool:
-        return trained[end] > trained[begin]
-
-    # Two passes of one search: minimise the cost of the costliest stage, then the data sent among cuts nearly as cheap.
-    highest_cost, _ = _search(ends, stages, possible, lambda begin, end: upto[end] - upto[begin], max)
-    limit = highest_cost * _EVEN
-    _, places = _search(
-        ends,
-        stages,
-        lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
-        lambda begin, end: float(costs.crossing[begin]),
-        add,
-    )
-    return places
-
-
-def _search(
-    ends: list[int],
-    stages: int,
-    possible: Callable[[int, int], bool],
-    price: Callable[[int, int], float],
-    join: Callable[[float, float], float],
-) -> tuple[float, list[int]]:
-    """The cheapest way to end `stages` stages at the last of `ends`; its price and the places between stages."""
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    """Cost of the costliest stage so far and the places between stages, by the place where they end."""
     for stage in range(stages):
         reached: dict[int, tuple[float, list[int]]] = {}
         for end in ends if stage < stages - 1 else ends[-1:]:
-            options = [
-                (join(total, price(begin, end)), [*places, begin] if begin else places)
-                for begin, (total, places) in best.items()
-                if begin < end and possible(begin, end)
-            ]
+            options = []
+            for begin, (highest, places) in best.items():
+                if begin < end and trained[begin] < trained[end]:
+                    cost = upto[end] - upto[begin] + _FLOPS_PER_NUMBER * costs.crossing[begin]
+                    options.append((max(highest, cost), [*places, begin] if begin else places))
             if options:
                 reached[end] = min(options)
         if not reached:
@@ -306,4 +282,4 @@ def _search(
                 f"{stages} processes; start {max(1, stage)}, or use fsdp or ddp"
             )
         best = reached
-    return best[ends[-1]]
+    return best[ends[-1]][1]

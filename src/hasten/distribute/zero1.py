@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from hasten.distribute.balance import partition
 from hasten.distribute.ddp import Ddp, broadcast_tensors
-from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
+from hasten.distribute.part_optimizer import PartOptimizer
 from hasten.distribute.world import World
 from hasten.optim.base import Amp
 from hasten.optim.lamb import Lamb
@@ -69,17 +69,17 @@ def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
 
 def _gather(state: dict[str, Any], world: World) -> dict[str, Any]:
     """The state of all parameters on rank 0, in host memory except for rank 0's own; `state` on other ranks."""
-    values = flat_state(state)
     if not world.first:
         # One by one, so that no rank has to hold all of its values twice.
-        for value in values.items():
-            distributed.send_object_list([tree_map_only(Tensor, Tensor.cpu, value)], dst=0)
+        for entry in state["state"].items():
+            distributed.send_object_list([tree_map_only(Tensor, Tensor.cpu, entry)], dst=0)
         distributed.send_object_list([None], dst=0)
         return state
+    values = dict(state["state"])
     for owner in range(1, world.size):
         message: list[Any] = [None]
         distributed.recv_object_list(message, src=owner)
         while message[0] is not None:
-            place, values[place] = message[0]
+            number, values[number] = message[0]
             distributed.recv_object_list(message, src=owner)
-    return nested_state(state, values)
+    return {**state, "state": dict(sorted(values.items()))}

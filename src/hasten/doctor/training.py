@@ -20,7 +20,6 @@ from hasten.runtime.measure import compared as compared
 from hasten.runtime.measure import machine as machine
 from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory as out_of_memory
-from hasten.runtime.precision import DTYPES as DTYPES
 from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
 from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net, with_variant

@@ -6,21 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from hasten.distribute.launch.faults import VARIABLE, Fault, faults_of, read_faults
+from hasten.distribute.launch.faults import VARIABLE, faults_of
 from hasten.distribute.world import World
 
 RANK = World(rank=1, size=2)
 
 
-def test_what_is_asked_for() -> None:
-    assert read_faults("kill@1:5, hang@0:12") == (Fault("kill", 1, 5), Fault("hang", 0, 12))
-    assert read_faults("") == ()
+def test_a_rank_that_is_not_named_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("", "kill@0:5, hang@2:12"):
+        monkeypatch.setenv(VARIABLE, text)
+        assert faults_of(RANK, tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["kill", "kill@1", "kill@1:x", "burn@1:5", "kill@-1:5", "kill@1:5;hang@0:1"])
-def test_what_is_no_fault(text: str) -> None:
+def test_what_is_no_fault(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ValueError, match=r"kind@rank:step .*kill, hang, oom, sigterm, error"):
-        read_faults(text)
+        faults_of(RANK, tmp_path)
 
 
 def test_each_happens_once_even_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.doctor.finding import Finding
-from hasten.doctor.script.findings.loading import heavy_items, nnunet
+from hasten.doctor.script.findings.loading import heavy_items
 from hasten.doctor.script.records import as_record
 from hasten.doctor.script.time_split import contended_s, split_of
 from hasten.doctor.time_split import diagnose
@@ -65,36 +65,3 @@ def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
     slow = record(wait=0.28, measured={"0": 0.5, "1": 0.5, "2": 0.26})
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
     assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
-
-
-# nnU-Net's own trainer
-
-
-def of_nnunet(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, arguments: str = "4 2d 0"):
-    """Steps of 100 ms."""
-    step = {"seconds": 0.1, "parts": {"forward": 0.1 - sum(parts.values()), **parts}, "cpu": 0.1, "synced": False}
-    raw = {"steps": [step] * 20, "devices": {"cuda" if cuda else "cpu": 20}}
-    return as_record(raw | {"nnunet": {"arguments": arguments.split(), "hasten": hasten}})
-
-
-@pytest.mark.parametrize(("cuda", "gain"), [(True, 2.0), (False, 1.25)])
-def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None:
-    [result] = nnunet(of_nnunet({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
-    assert result.name == "nnunet-loader"
-    assert result.level == "finding"
-    assert result.gain == pytest.approx(gain)
-    assert result.cost_s == pytest.approx(0.05)
-    assert result.cure.endswith("hasten nnunet train 4 2d 0")
-
-
-def test_variants_have_one_with_hasten() -> None:
-    [plain] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
-    [short] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
-    assert plain.cure.endswith("train 4 2d 0 --c")
-    assert short.cure.endswith("train 4 2d 0 -tr nnUNetTrainerHasten_250epochs --c")
-
-
-def test_hastens_trainer_short_waits_and_other_scripts_are_left_alone() -> None:
-    assert nnunet(of_nnunet({"wait": 0.009})) == []
-    assert nnunet(of_nnunet({"wait": 0.04}, hasten=True)) == []
-    assert nnunet(as_record({"steps": [], "devices": {"cpu": 1}})) == []

@@ -115,7 +115,7 @@ def test_what_is_sent_to_the_device(raw, on_cpu, on_gpu):
 
 def test_precision_and_determinism_for_a_gpu_that_is_not_here():
     raw = {"convolutions": True, "shapes": {"8x1": 20}, "autocast": {"": 20}, "cudnn_deterministic": True}
-    assert algorithms.find(record(**raw)) == []
+    assert list(algorithms.find(record(**raw))) == []
     assert [one.name for one in algorithms.find(record(True, **raw))] == ["deterministic", "no-autocast"]
     half = raw | {"autocast": {"torch.bfloat16": 20}, "cudnn_deterministic": False}
     assert [one.name for one in algorithms.find(record(True, **half))] == ["cudnn-benchmark-off"]

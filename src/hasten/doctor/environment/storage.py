@@ -41,7 +41,11 @@ def check_storage(cache: Path) -> Iterator[Check]:
         text = f"{size_text(free)} free in {shared}, where workers of a DataLoader hand their batches over"
         remedy = "docker run --ipc=host or --shm-size=8g; Hasten's own loader needs none"
         yield room("shared memory", text, free, (0, GIB), remedy)
-    yield from _disk(cache)
+    rate = disk_rate(cache)
+    if rate is not None:
+        remedy = "move the cache to a local disk: cache.dir=/local/folder (or HASTEN_CACHE)"
+        text = f"{rate / 1e6:,.0f} MB/s, read past the page cache"
+        yield check("storage", "disk of the cache", text, remedy if rate < _SLOW_DISK else "")
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         yield from _gpu(index)
 
@@ -50,14 +54,6 @@ def room(name: str, text: str, free: int, least: tuple[int, int], remedy: str) -
     """least: free bytes below which it is bad, and below which it is a warning."""
     bad, warn = least
     return check("storage", name, text, remedy if free < warn else "", level="bad" if free < bad else "warn")
-
-
-def _disk(cache: Path) -> Iterator[Check]:
-    rate = disk_rate(cache)
-    if rate is not None:
-        remedy = "move the cache to a local disk: cache.dir=/local/folder (or HASTEN_CACHE)"
-        text = f"{rate / 1e6:,.0f} MB/s, read past the page cache"
-        yield check("storage", "disk of the cache", text, remedy if rate < _SLOW_DISK else "")
 
 
 def _gpu(index: int) -> Iterator[Check]:

@@ -146,19 +146,20 @@ def _modules_marked(network: nn.Module) -> Iterator[None]:
         if not name:
             continue
         mark = Range(f"{MODULE}{name} ({type(module).__name__})")
-        handles.append(module.register_forward_pre_hook(lambda *_, mark=mark: _nothing(mark.__enter__())))
-        handles.append(
-            module.register_forward_hook(lambda *_, mark=mark: mark.__exit__(None, None, None), always_call=True)
-        )
+
+        def begin(*_: object, mark: Range = mark) -> None:  # what a hook returns replaces the module's inputs
+            mark.__enter__()
+
+        def end(*_: object, mark: Range = mark) -> None:
+            mark.__exit__(None, None, None)
+
+        handles.append(module.register_forward_pre_hook(begin))
+        handles.append(module.register_forward_hook(end, always_call=True))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _nothing(_: object) -> None:
-    """Discard a value, as a value returned by a hook would replace the module's inputs."""
 
 
 def _setting(components: RunComponents) -> dict[str, str]:

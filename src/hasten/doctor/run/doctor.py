@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,8 @@ from hasten.report.words import plain
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9
+_CAPTURED = "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
+_ELSEWHERE = "A checkpoint was written to the temporary folder's disk, which may not be the run's."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +105,7 @@ def diagnose_run(
         once=clock.seconds,
         periodic=measured.periodic,
         operations=measured.operations,
-        notes=tuple(_notes(captured)),
+        notes=(_CAPTURED, _ELSEWHERE) if captured else (_ELSEWHERE,),
         others=measured.others,
         environment=environment(),
         seconds=time.perf_counter() - begin,
@@ -210,12 +212,6 @@ def _settings(components: RunComponents) -> dict[str, Any]:
         "batch_size": sample.batch_size,
         **{name: getattr(train, name) for name in (*names, "accumulate")},
     }
-
-
-def _notes(captured: bool) -> Iterator[str]:
-    if captured:
-        yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
-    yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."
 
 
 _NONE = "No setting was found that would make it faster."

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -219,37 +220,21 @@ class Marks:
         return dict(totals)
 
 
-class _TimedUpdate:
-    """Stands in for a step's `Update`."""
-
-    def __init__(self, update: Any, marks: Marks) -> None:
-        self._update, self._marks = update, marks
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._update, name)
-
-    def backward(self, loss: Tensor) -> None:
-        self._update.backward(loss)
-        self._marks.mark("backward")
-
-    def apply(self, index: int) -> None:
-        self._update.apply(index)
-        self._marks.mark("optimizer")
-
-
-class _TimedStep(TrainStep):
-    __slots__ = ()
-
-    def forward(self, image: Tensor, label: Tensor) -> Tensor:
-        loss = TrainStep.forward(self, image, label)
-        self.update._marks.mark("forward")  # type: ignore[attr-defined]
-        return loss
-
-
 def timed_step(step: TrainStep, marks: Marks) -> TrainStep:
-    """A step like `step` that marks where forward, backward and optimizer end."""
-    fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
-    return _TimedStep(**{**fields, "update": _TimedUpdate(step.update, marks)})
+    """A step like `step` that marks where forward (with the loss), backward and optimizer end."""
+
+    def marked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            result = call(*arguments)
+            marks.mark(name)
+            return result
+
+        return timed
+
+    update: Any = SimpleNamespace(
+        backward=marked("backward", step.update.backward), apply=marked("optimizer", step.update.apply)
+    )
+    return dataclasses.replace(step, loss=marked("forward", step.loss), update=update)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

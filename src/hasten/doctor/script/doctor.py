@@ -102,8 +102,8 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, lines.find)
-    for rule in (*rules, loading.nnunet, algorithms.spinning):
+    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, lines.find, algorithms.spinning)
+    for rule in rules:
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:

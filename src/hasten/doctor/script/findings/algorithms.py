@@ -39,48 +39,42 @@ _DETERMINISTIC = FindingText(
 )
 
 
-def find(record: ProcessRecord) -> list[Finding]:
-    """For a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
-    shapes = record.listed_dict("shapes")
-    if not shapes:
-        return list(_precision(record))
-    shape = max(shapes, key=lambda name: shapes[name])
-    evidence = f"{shapes[shape]} of {sum(shapes.values())} inputs are {shape}"
-    return [*_benchmark(record, shapes, evidence), *_precision(record)]
-
-
-def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
-    if not record.cuda or not record.raw.get("convolutions"):
+def find(record: ProcessRecord) -> Iterator[Finding]:
+    """For a GPU deterministic, cudnn-benchmark-off (inputs of few shapes) and no-autocast."""
+    if not record.cuda:
         return
-    if record.raw.get("cudnn_deterministic"):
-        yield record.finding(_DETERMINISTIC, record.root_site)
-        return
-    usual = sorted(shapes.values(), reverse=True)[:SHAPES]
-    if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()):
-        yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence)
-
-
-def _precision(record: ProcessRecord) -> Iterator[Finding]:
-    """A note for a GPU that isn't here; on a GPU the experiment decides."""
-    autocast = record.listed_dict("autocast")
-    if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
+    shapes, autocast = record.listed_dict("shapes"), record.listed_dict("autocast")
+    if shapes and record.raw.get("convolutions"):
+        count, usual = sum(shapes.values()), sorted(shapes, key=lambda name: shapes[name], reverse=True)
+        if record.raw.get("cudnn_deterministic"):
+            yield record.finding(_DETERMINISTIC, record.root_site)
+        elif not record.raw.get("cudnn_benchmark") and sum(shapes[name] for name in usual[:SHAPES]) >= FIXED * count:
+            evidence = f"{shapes[usual[0]]} of {count} inputs are {usual[0]}"
+            yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence)
+    # A note for a GPU that isn't here; on a GPU the experiment decides.
+    if not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
         yield record.finding(_NO_AUTOCAST, record.root_site, level="note")
 
 
-def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
+def parallel(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
     """data-parallel (a note with at most one GPU, where it has no effect) and unequal-ranks."""
-    return [*_wrapper(records[0]), *_balance(records)]
-
-
-def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
-    sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
+    first, ranks = records[0], [record for record in records if record.measured]
+    sites, gpus = first.listed_dict("mode_sites"), first.raw.get("cuda_devices", 0)
     if "data_parallel" in sites:
-        yield record.finding(
-            _DATA_PARALLEL,
-            sites["data_parallel"],
-            evidence=f"{gpus} GPUs here",
-            level="finding" if gpus > 1 or record.assume_cuda else "note",
-        )
+        level = "finding" if gpus > 1 or first.assume_cuda else "note"
+        yield first.finding(_DATA_PARALLEL, sites["data_parallel"], evidence=f"{gpus} GPUs here", level=level)
+    if len(ranks) < 2:
+        return
+    # One rank has more work than the others in most steps.
+    measured = [(_work(record), record) for record in ranks]
+    most, slow = max(measured, key=lambda pair: pair[0])
+    mean = statistics.fmean(seconds for seconds, _ in measured)
+    if mean > 0 and most >= UNEQUAL * mean:
+        title = f"rank {slow.rank} has more work in a step than the others, which wait for it"
+        cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
+        evidence = "work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured)
+        text = FindingText("unequal-ranks", title, cure)
+        yield slow.finding(text, slow.loader_site, evidence=evidence, cost_s=most - mean)
 
 
 def _work(record: ProcessRecord) -> float:
@@ -95,25 +89,6 @@ def _work(record: ProcessRecord) -> float:
     return statistics.median(
         step["cpu"] - step.get("wait_cpu", 0.0) + step["parts"].get("wait", 0.0) for step in record.measured
     )
-
-
-def _balance(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
-    """unequal-ranks: one rank has more work than the others in most steps."""
-    ranks = [record for record in records if record.measured]
-    if len(ranks) < 2:
-        return
-    measured = [(_work(record), record) for record in ranks]
-    most, slow = max(measured, key=lambda pair: pair[0])
-    mean = statistics.fmean(seconds for seconds, _ in measured)
-    if mean > 0 and most >= UNEQUAL * mean:
-        title = f"rank {slow.rank} has more work in a step than the others, which wait for it"
-        cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
-        yield slow.finding(
-            FindingText("unequal-ranks", title, cure),
-            slow.loader_site,
-            evidence="work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured),
-            cost_s=most - mean,
-        )
 
 
 def spinning(record: ProcessRecord) -> Iterator[Finding]:

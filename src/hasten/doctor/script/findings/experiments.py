@@ -26,11 +26,6 @@ LEAST = 1.05
 BEFORE_DRAW = 0.25
 """Share of an item that must come before its first random number."""
 
-_BEFORE_DRAW = (
-    "what an item does before it first draws a random number is done again in every epoch",
-    "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
-)
-"""Title and cure."""
 Results = Mapping[str, Any]
 
 
@@ -285,7 +280,8 @@ def items(results: Results, step: StepTimes) -> Finding | None:
         # Less is just reading a prepared file.
         if each < BEFORE_DRAW * items["item_s"]:
             return None
-        title, cure = _BEFORE_DRAW
+        title = "what an item does before it first draws a random number is done again in every epoch"
+        cure = "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random"
         evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
         return Finding(name="uncached-items", title=title, where=where, cure=cure, evidence=evidence, **effect)
     whole = items["kind"] == "whole"

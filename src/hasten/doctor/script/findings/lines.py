@@ -113,13 +113,8 @@ def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str
     host = sum(packages[name] for name in HOST)
     cost = _cost(record, sum(packages.values()) if reads else host)
     if cost is not None and (reads or (validating and host)):
-        yield _finding(
-            record,
-            cost,
-            _HOST_METRIC,
-            site,
-            evidence=f"{ms(cost)} a step{(' of validation rounds' if validating else '')}",
-        )
+        evidence = f"{ms(cost)} a step{' of validation rounds' if validating else ''}"
+        yield _finding(record, cost, _HOST_METRIC, site, evidence=evidence)
 
 
 def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
@@ -145,12 +140,7 @@ def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterat
         yield _finding(record, cost, _LOOP_LOADS, site, evidence=evidence)
     opened = next((each for each in record.listed("opened") if each["site"] == site), None)
     if opened and opened["opens"] >= AGAIN * opened["files"] and record.per_step(opened["opens"]) >= 1:
-        yield _finding(
-            record,
-            cost,
-            _FILES_READ_AGAIN,
-            site,
-            evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
-        )
+        times = f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps"
+        yield _finding(record, cost, _FILES_READ_AGAIN, site, evidence=times)
     if cost >= HEAVY * record.step_s:
         yield _finding(record, cost, _LOOP_HEAVY, site, evidence=evidence)

@@ -150,29 +150,3 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
             level="note" if cost < HEAVY * record.step_s else "finding",
         )
     ]
-
-
-def nnunet(record: ProcessRecord) -> list[Finding]:
-    """nnunet-loader, with the command that runs the same training by Hasten's trainer."""
-    trainer = record.listed_dict("nnunet")
-    wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
-    if not trainer or trainer["hasten"] or wait + reads < WAITS * step_s:
-        return []
-    # On a CPU the training's cores then make the batches, which costs about half of the wait.
-    saved = wait + reads if record.on_gpu else wait / 2
-    arguments = " ".join(_without_trainer(trainer["arguments"]))
-    title = "nnU-Net waits for its loader processes, and reads the loss in every step"
-    cure = f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}"
-    evidence = f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device"
-    text, site = FindingText("nnunet-loader", title, cure), "nnUNetTrainer.train_step"
-    return [record.finding(text, site, evidence=evidence, cost_s=wait + reads, gain=gain_of(saved, step_s))]
-
-
-def _without_trainer(arguments: list[str]) -> list[str]:
-    """The arguments for Hasten's trainer, which is the default of `hasten nnunet train`."""
-    if "-tr" not in arguments:
-        return arguments
-    at = arguments.index("-tr")
-    name = arguments[at + 1] if at + 1 < len(arguments) else ""
-    ours = name.replace("nnUNetTrainer", "nnUNetTrainerHasten", 1)
-    return [*arguments[:at], *([] if name == "nnUNetTrainer" else ["-tr", ours]), *arguments[at + 2 :]]

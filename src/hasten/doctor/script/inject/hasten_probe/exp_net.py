@@ -24,7 +24,7 @@ class Net:
         self.module, self.site, self.args, self.kwargs = module, site, args, kwargs
         parameters = list(module.parameters())
         self.device = parameters[0].device
-        self.sync = sync_of(self.device)
+        self.sync: Callable[[], object] | None = torch.cuda.synchronize if self.device.type == "cuda" else None
 
     def copied(self) -> nn.Module:
         """Deep copy without gradients and without the hooks of this package."""
@@ -46,10 +46,6 @@ class Net:
             mean_square(model(*args, **kwargs)).backward()
 
         return run
-
-
-def sync_of(device: torch.device) -> Callable[[], object] | None:
-    return torch.cuda.synchronize if device.type == "cuda" else None
 
 
 def nets(session: Any) -> list[Net]:
@@ -110,29 +106,21 @@ def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in net.module.parameters()):
         return {"skipped": "the network is in low precision already"}
     kind = net.device.type
-    dtypes = [torch.bfloat16]
-    if kind == "cuda":
-        dtypes = [torch.bfloat16, torch.float16] if torch.cuda.is_bf16_supported() else [torch.float16]
+    dtype = torch.bfloat16 if kind != "cuda" or torch.cuda.is_bf16_supported() else torch.float16
     clone = net.copied()
-    cycle = net.cycle(clone)
-    best: dict[str, Any] = {}
-    for dtype in dtypes:
 
-        def cast(dtype: torch.dtype = dtype) -> None:
-            forget_gradients(clone)
-            # The backward runs outside, as torch asks for.
-            with torch.autocast(kind, dtype=dtype):
-                loss = mean_square(clone(*net.args, **net.kwargs))
-            loss.backward()
+    def cast() -> None:
+        forget_gradients(clone)
+        # The backward runs outside, as torch asks for.
+        with torch.autocast(kind, dtype=dtype):
+            loss = mean_square(clone(*net.args, **net.kwargs))
+        loss.backward()
 
-        result = versus(cycle, cast, seconds / len(dtypes), net.sync)
-        result["dtype"] = str(dtype).rsplit(".", 1)[-1]
-        if not best or result.get("gain", 0.0) > best.get("gain", 0.0):
-            best = result
+    result = versus(net.cycle(clone), cast, seconds, net.sync)
     plain = _outputs(clone, net.args, net.kwargs)
-    with torch.autocast(kind, dtype=getattr(torch, best["dtype"])):
-        best["difference"] = difference(plain, _outputs(clone, net.args, net.kwargs))
-    return best
+    with torch.autocast(kind, dtype=dtype):
+        deviation = difference(plain, _outputs(clone, net.args, net.kwargs))
+    return {**result, "dtype": str(dtype).rpartition(".")[2], "difference": deviation}
 
 
 def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:

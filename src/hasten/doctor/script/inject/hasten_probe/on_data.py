@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,12 +15,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .on_tensors import keep_batch
 from .session import Session
 from .sites import nearest
-
-_BATCHGENERATORS = {
-    "nondet_multi_threaded_augmenter": "NonDetMultiThreadedAugmenter",
-    "single_threaded_augmenter": "SingleThreadedAugmenter",
-}
-"""The loaders of nnU-Net's trainer, by module of batchgenerators.dataloading."""
 
 
 def install(session: Session) -> None:
@@ -40,16 +33,6 @@ def install(session: Session) -> None:
     session.around(DataLoader, "__iter__", functools.partial(_iterate, False))
     session.around(_BaseDataLoaderIter, "__next__", _next)
     session.around(utils.fetch._MapDatasetFetcher, "__init__", _make_fetcher)
-
-
-def watch_nnunet(session: Session) -> None:
-    """Called after the first step, when all that trains is imported."""
-    if "nnunetv2.training.nnUNetTrainer.nnUNetTrainer" not in sys.modules:
-        return
-    for module, name in _BATCHGENERATORS.items():
-        loader = getattr(sys.modules.get(f"batchgenerators.dataloading.{module}"), name, None)
-        session.around(loader, "__next__", _next)
-    session.uses["nnunet"] = {"arguments": sys.argv[1:], "hasten": "hasten.nnunet.batches" in sys.modules}
 
 
 def _note(session: Session, loader: Any, site: str) -> None:

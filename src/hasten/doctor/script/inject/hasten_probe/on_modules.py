@@ -97,7 +97,8 @@ def find_roots(session: Session) -> None:
                 if _holds(child, parameter_ids) and (inside or not session.compiled_functions):
                     _hook(session, child)
     session.candidates = tops
-    _keep_conv_sites(session, tops)
+    convolutions = (m for top in tops for m in top.modules() if isinstance(m, torch.nn.modules.conv._ConvNd))
+    session.conv_sites = {id(module): site_of_module(session, module) for module in convolutions}
 
 
 def _wrapped(module: Any) -> Iterator[Any]:
@@ -113,17 +114,6 @@ def _holds(module: Any, parameter_ids: set[int]) -> bool:
         return any(id(p) in parameter_ids for p in module.parameters())
     except Exception:
         return False  # Whatever somebody's own module does here, it is not the network.
-
-
-def _keep_conv_sites(session: Session, tops: list[Any]) -> None:
-    norms = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
-    for top in tops:
-        for module in top.modules():
-            if isinstance(module, (torch.nn.modules.conv._ConvNd, *norms)):
-                session.conv_sites[id(module)] = site_of_module(session, module)
-    session.has_convolutions = any(
-        isinstance(module, torch.nn.modules.conv._ConvNd) for top in tops for module in top.modules()
-    )
 
 
 def _hook(session: Session, module: Any) -> None:

@@ -125,7 +125,6 @@ def _end_step(session: Session) -> None:
         on_lines.watch(session)
         watch(session)
         on_lines.watch_files(session)
-        on_data.watch_nnunet(session)
         _load(session)
     if session.index <= 2:
         # Whatever is odd about somebody's modules must not end their training.
@@ -277,13 +276,12 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
         "loaders": [_loader(facts) for facts in list(session.all_loaders)],
         "roots": [{"site": site} for _, site in list(session.roots)],
-        "convolutions": session.has_convolutions,
+        "convolutions": bool(session.conv_sites),
         **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
-        "nnunet": session.uses.get("nnunet", {}),
         "cores": session.cores,
         "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},

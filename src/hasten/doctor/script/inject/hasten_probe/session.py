@@ -112,7 +112,6 @@ class Session:
         self.candidates: list[Any] = []
         self.hooked: dict[int, tuple[Any, list[Any]]] = {}
         self.outermost: set[int] = set()
-        self.has_convolutions = False
         self.syncing = False
         self.uses: dict[str, Any] = {}
         self.lines: dict[tuple[str, str, str], dict[str, Any]] = {}
