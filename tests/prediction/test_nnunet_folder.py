@@ -109,7 +109,7 @@ def test_the_files_say_what_the_network_is_and_how_images_are_prepared(run: Path
     export_weights(other, tmp_path / "model", "nnunet")
     plans, dataset = (json.loads((tmp_path / f"model/{name}.json").read_text()) for name in ("plans", "dataset"))
     assert dataset == {
-        "channel_names": {"0": "image"},
+        "channel_names": {"0": "T0"},
         "labels": {"background": 0, "a": 1, "b": 2},
         "file_ending": ".nii.gz",
         "numTraining": 0,

@@ -105,7 +105,7 @@ class TransformProgram:
             here = here if here.plan.crop is not None else here._for_size(bound.store)
             if not here.plan.source:
                 return make_program(here.chain, bound, **options)
-        drawn = {"seed": seed, "items": items, "train_cases": cases, "numbers": numbers}
+        drawn: dict[str, Any] = {"seed": seed, "items": items, "train_cases": cases, "numbers": numbers}
         source = WholeCases(transforms=here.plan.source, keys=here.context.keys, **drawn)
         return here._lower_after(source, options)
 
@@ -151,7 +151,7 @@ class TransformProgram:
         """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
         present = {key: value for key, value in entries.items() if value is not None}
         labels = tuple(key for key in self.context.label_keys if key in entries)
-        keys = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
+        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
         return replace(self.context, dims=dims, cucim=self._cucim(device), **keys)
 
     def _for_size(self, store: Store) -> TransformProgram:

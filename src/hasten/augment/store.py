@@ -51,11 +51,11 @@ def store_of_items(
         raise ValueError("there are no items to make batches from; give the program a data set that is not empty")
     full = torch.tensor([(1, *shape)[-3:] for shape in shapes], dtype=torch.int64)
     sizes = full.prod(1)
-    values = {key: _joined(volumes) for key, volumes in tensors.items()}
+    joined = {key: _joined(volumes) for key, volumes in tensors.items()}
     channels = {key: volumes[0].shape[0] for key, volumes in tensors.items()}
     per_case = {key: stacked_numbers(key, entries, names) for key, entries in rows.items()}
-    place = {"shape": full, "offset": sizes.cumsum(0) - sizes, "spatial_dims": len(shapes[0])}
-    return Store(values=values, channels=channels, **place, ids=tuple(names), per_case=per_case)
+    place: dict[str, Any] = {"shape": full, "offset": sizes.cumsum(0) - sizes, "spatial_dims": len(shapes[0])}
+    return Store(values=joined, channels=channels, **place, ids=tuple(names), per_case=per_case)
 
 
 def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -111,7 +111,7 @@ def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> S
     cases = {key: as_cases(storable(value).to(device)) for key, value in batch.items()}
     _, shape, offset, _ = next(iter(cases.values()))
     values, channels = ({key: getattr(each, name) for key, each in cases.items()} for name in ("values", "channels"))
-    place = {"shape": shape, "offset": offset, "spatial_dims": first.ndim - 2}
+    place: dict[str, Any] = {"shape": shape, "offset": offset, "spatial_dims": first.ndim - 2}
     return Store(values=values, channels=channels, **place, ids=tuple(f"sample {at}" for at in range(len(first))))
 
 

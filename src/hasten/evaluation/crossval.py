@@ -53,7 +53,8 @@ def predict_validation(run: Path) -> None:
     config = load_run(run / RUN_YAML)
     _, _, validation = read_cases(config)
     # The run has just trained a user-defined network with this code, so it is trusted.
-    members, options = [Member(model_file(run), read_model(run))], {"overwrite": True, "trust_changed_code": True}
+    members = [Member(model_file(run), read_model(run))]
+    options: dict[str, Any] = {"overwrite": True, "trust_changed_code": True}
     predict_cases(members, validation, run / VALIDATION, device=config.train.device, **options)
 
 
@@ -190,7 +191,7 @@ def summarise(folder: str | Path) -> CrossValidation:
     pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
     unfinished = tuple(number for run, number in runs.items() if not is_finished(run))
-    scored = {"whole": whole, "pairs": pairs, "chosen": choose_cleanings(pairs, whole)}
+    scored: dict[str, Any] = {"whole": whole, "pairs": pairs, "chosen": choose_cleanings(pairs, whole)}
     result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, **scored)
     write_cleanings(folder, result.chosen.cleanings)
     write_json(folder / CV_JSON, result.to_dict())

@@ -47,8 +47,8 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     pairs = zip(curve["false_positives_per_slide"], curve["sensitivity"], strict=True)
     points = sorted((float(x), float(y)) for x, y in pairs if x <= _WIDEST)
     line = Line(points=points, color=color(0))
-    named = {"x_label": "False positives per slide", "describe": "Share of lesions found"}
-    figure = line_chart([line], id_prefix="froc", bounds=(0.0, 1.0), **named)
+    axis, what = "False positives per slide", "Share of lesions found"
+    figure = line_chart([line], x_label=axis, id_prefix="froc", describe=what, bounds=(0.0, 1.0))
     rows = tuple((f"{rate:g}", f"{value:.3f}") for rate, value in zip(froc["rates"], froc["sensitivity"], strict=True))
     text = f"{froc['lesions']} lesions on {froc['images']} slides; isolated tumour cells do not count."
     table = Table(("False positives per slide", "Share of lesions found"), rows, (1,))

@@ -78,7 +78,7 @@ def _rotated(transform: Any, context: Context) -> Lowered:
         raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
     ranges = tuple(pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z"))
-    reading = {"mode": modes_of(transform, context), "padding_mode": padding_of(transform, _GRID)}
+    reading: dict[str, Any] = {"mode": modes_of(transform, context), "padding_mode": padding_of(transform, _GRID)}
     return single(transform, Affine, prob=transform.prob, rotate_range=ranges, **reading)
 
 
