@@ -58,7 +58,7 @@ def _replaces(loader: Any, site: str, kind: list[Any], facts: dict[str, Any]) ->
 
 
 def _kind(loader: Any) -> list[Any]:
-    """Of a loader's data set: its class, its length, and the samples of a batch."""
+    """What a loader's data set is: its class, its length, and the samples of a batch."""
     try:
         length = len(loader.dataset)
     except Exception:  # an iterable one has none
