@@ -125,14 +125,6 @@ def boot_id() -> str:
         return ""
 
 
-def pid_namespace() -> int:
-    """Identifies the PID namespace, as a container has its own; 0 where the system has only one."""
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return 0
-
-
 def expanded(path: str | Path) -> Path:
     """`path` with ~ or ~NAME as that user's home folder. Raises ValueError for a user who has none."""
     try:

@@ -143,9 +143,9 @@ def test_validations_take_a_small_share_or_a_half_where_a_target_waits_for_them(
 
 
 def test_no_time_to_train_is_an_error_that_says_where_it_went_and_how_much_is_enough() -> None:
-    with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s.*Give at least 15 s"):
+    with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s.*Give at least 16 s"):
         Simulated(seconds=12.0).run()
-    with pytest.raises(ValueError, match=r"train.budget=12s: no time .*Give at least 15 s"):
+    with pytest.raises(ValueError, match=r"train.budget=12s: no time .*Give at least 16 s"):
         Simulated(seconds=12.0, budget="12s").run()
     enough = Simulated(seconds=15.0)
     enough.run()

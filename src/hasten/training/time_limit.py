@@ -16,7 +16,7 @@ from hasten.runtime.core_follower import slowed
 from hasten.runtime.device import synchronize
 from hasten.training.components import Evaluator, LoopComponents
 
-_CLOSING_S = 0.9
+_CLOSING_S = 1.2
 """Seconds after the last validation for checkpoints, trackers and summary.json, on a quiet machine."""
 _LONGEST, _TARGET_LONGEST = 0.06, 0.25
 """Shares of the time at the first step that a validation may take, without and with a target; it is cut to that."""

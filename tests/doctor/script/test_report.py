@@ -68,7 +68,8 @@ def clean(wait=0.0, **experiments):
     """A run without findings. wait: share of a step."""
     given = run()
     step = {"seconds": 0.1, "parts": {"forward": 0.1 * (1 - wait), "wait": 0.1 * wait}, "cpu": 0.1}
-    given.records[0].raw.update(modes={}, calls=[], steps=[step] * 20)
+    seen = {"validations": [{"step": 9, "site": SITE, "seconds": 0.01}], "saves": [{"step": 0, "seconds": 0.01}]}
+    given.records[0].raw.update(modes={}, calls=[], steps=[step] * 20, **seen)
     record = dataclasses.replace(given.records[0], experiments=experiments)
     return doctor.judge(dataclasses.replace(given, records=[record]))
 
@@ -76,6 +77,12 @@ def clean(wait=0.0, **experiments):
 def test_no_more_is_told_than_was_seen():
     lines = doctor.summary(clean(cores=2))
     assert lines[-1] == "no fault found: the script does what can be seen from outside as it should"
+    unseen = clean(cores=2)
+    unseen.run.records[0].raw.update(validations=[], saves=[])
+    assert doctor.summary(unseen)[-2:] == [
+        "no fault found in what was seen of the script",
+        "not seen    a validation, a checkpoint",
+    ]
     # The verdict itself names a loss that no rule explains.
     lines = doctor.summary(clean(wait=0.8, cores=2))
     assert lines[-1] == "no fault found that explains why the training is input-bound; look there yourself"

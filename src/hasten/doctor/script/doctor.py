@@ -130,7 +130,7 @@ def summary(report: ScriptReport) -> list[str]:
     texts = [ending(report.run), "", report.diagnosis.sentence, *evidence, "", *finding_lines(report.findings)]
     if all(finding.level == "note" for finding in report.findings):
         texts.append(no_fault(report))
-    return texts + untried(report.run) + busy(report)
+    return texts + untried(report.run) + unseen(report.run) + busy(report)
 
 
 def no_fault(report: ScriptReport) -> str:
@@ -140,6 +140,8 @@ def no_fault(report: ScriptReport) -> str:
         return "no fault found so far, but not everything was tried"
     if report.diagnosis.bound != "compute":
         return f"no fault found that explains why the training is {report.diagnosis.bound}-bound; look there yourself"
+    if unseen(report.run):
+        return "no fault found in what was seen of the script"
     return "no fault found: the script does what can be seen from outside as it should"
 
 
@@ -159,6 +161,24 @@ def untried(run: ScriptRun) -> list[str]:
         suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in late.values()))
         texts.append(f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it")
     return texts
+
+
+def unseen(run: ScriptRun) -> list[str]:
+    """What a script was stopped before, and how many steps lead there; empty if it came to all that can be faulty."""
+    if run.ended != "bounded":
+        return []
+    record = run.records[0]
+    loaders = record.training_loaders
+    passes = max((len(each["starts"]) for each in loaders), default=2)
+    kinds = {
+        "a validation": bool(record.listed("validations")),
+        "a checkpoint": bool(record.listed("saves")),
+        "a second pass over the data": passes > 1,
+    }
+    missing = [name for name, seen in kinds.items() if not seen]
+    batches = max((each.get("length") or 0 for each in loaders), default=0)
+    ahead = f"; a pass has {batches} batches, so give it --steps {batches + 10}" if batches >= record.steps else ""
+    return [f"not seen    {', '.join(missing)}{ahead}"] if missing else []
 
 
 def busy(report: ScriptReport) -> list[str]:
@@ -222,8 +242,8 @@ def _page(report: ScriptReport, path: Path) -> Path:
         split_section(report.split, report.diagnosis),
         findings_section(report.findings, f"{no_fault(report).capitalize()}."),
     ]
-    if untried(report.run):
-        sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
+    for title, texts in (("Not tried", untried(report.run)), ("Not seen", unseen(report.run))):
+        sections += [Section(title, "\n\n".join(texts))] if texts else []
     num_findings = sum(finding.level == "finding" for finding in report.findings)
     cards = (
         ("step", ms(report.split.step_s), f"mean of {report.split.steps}"),

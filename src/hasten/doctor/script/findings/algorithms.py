@@ -14,12 +14,19 @@ FIXED = 0.8
 """Share of the calls that must have the commonest shapes: the last batch of a pass may be smaller."""
 SHAPES = 3
 """Number of different shapes up to which cuDNN's search pays, as each is searched once."""
+MANY = 0.25
+"""Shapes for each call from which cuDNN searches again and again."""
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
 _CUDNN_BENCHMARK_OFF = FindingText(
     "cudnn-benchmark-off",
     "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
     "torch.backends.cudnn.benchmark = True",
+)
+_CUDNN_SEARCHES = FindingText(
+    "cudnn-benchmark-on",
+    "cuDNN searches for its fastest algorithm again with every new shape of the input",
+    "torch.backends.cudnn.benchmark = False, or crops of one size",
 )
 _NO_AUTOCAST = FindingText(
     "no-autocast",
@@ -51,8 +58,14 @@ def find(record: ProcessRecord) -> Iterator[Finding]:
         elif not record.raw.get("cudnn_benchmark") and sum(shapes[name] for name in usual[:SHAPES]) >= FIXED * count:
             evidence = f"{shapes[usual[0]]} of {count} inputs are {usual[0]}"
             yield record.finding(_CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence)
+        elif record.raw.get("cudnn_benchmark") and len(shapes) >= MANY * count:
+            evidence = f"{len(shapes)} shapes in {count} inputs, such as {', '.join(usual[:2])}"
+            yield record.finding(_CUDNN_SEARCHES, record.root_site, evidence=evidence)
     # A note for a GPU that isn't here; on a GPU the experiment decides.
-    if not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
+    used = any(kind and count for kind, count in autocast.items()) or "cuda_autocast" in record.listed_dict(
+        "mode_sites"
+    )
+    if not record.on_gpu and autocast and not used:
         yield record.finding(_NO_AUTOCAST, record.root_site, level="note")
 
 

@@ -78,6 +78,26 @@ _CALLS = {
         "make them float32 at once: numpy's .astype(np.float32), or dtype=torch.float32 where they are made",
     ),
 }
+_HOOKS_PILE_UP = FindingText(
+    "hooks-pile-up",
+    "hooks are registered again and again, and every pass through the network runs all of them",
+    "register them once, before the loop, or call remove() of the handle",
+)
+_REPEATED_FORWARD = FindingText(
+    "repeated-forward",
+    "the network runs twice on the same input in every step",
+    "keep the scores of the first pass (scores.detach() for a metric)",
+)
+_VALIDATION_GRAPH = FindingText(
+    "validation-graph",
+    "validation keeps what a backward pass needs of every forward pass, and none follows",
+    "with torch.inference_mode(): around it (torch.no_grad() in a line of its own switches nothing off)",
+)
+_TRAINING_CASES = FindingText(
+    "training-cases-validated",
+    "a validation runs the network on the training cases again",
+    "average the loss and the metric of the training steps instead",
+)
 _METADATA_TENSOR = FindingText(
     "metadata-tensor",
     "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
@@ -129,6 +149,12 @@ def find(record: ProcessRecord) -> list[Finding]:
             costs = None if record.cuda else cost
             evidence += "; its outputs of the second step were followed"
             findings.append(record.finding(_NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
+        elif kind == "repeated_forward" and count >= OFTEN:
+            costs = None if record.cuda else cost
+            findings.append(record.finding(_REPEATED_FORWARD, site, evidence=evidence, cost_s=costs))
+        elif kind == "hook" and call["count"] > 1 and record.raw.get("hooks_added", 0) > 1:
+            evidence = f"{record.raw['hooks_added']} more hooks after {record.steps} steps"
+            findings.append(record.finding(_HOOKS_PILE_UP, site, evidence=evidence))
     sites = record.listed_dict("mode_sites")
     for kind, mode in record.listed_dict("modes").items():
         if mode["steps"] >= MOST * max(1, record.steps - 1):
@@ -206,8 +232,26 @@ def _host_read(record: ProcessRecord, site: str, reads: list[dict[str, Any]]) ->
 
 
 def pauses(record: ProcessRecord) -> list[Finding]:
-    """validation-share and checkpoint-stall, over the steps that were watched."""
-    return _validation(record) + _checkpoints(record)
+    """What validations do, and the shares of validations and checkpoints, over the steps that were watched."""
+    return [*_validated(record), *_validation(record), *_checkpoints(record)]
+
+
+def _validated(record: ProcessRecord) -> Iterator[Finding]:
+    """validation-graph and training-cases-validated."""
+    rounds = [each for each in record.listed("validations") if each.get("passes")]
+    with_graph = [each for each in rounds if each["graphs"]]
+    if with_graph:
+        last = with_graph[-1]
+        evidence = f"{last['graphs']} of {last['passes']} forward passes of a round record a graph"
+        yield record.finding(_VALIDATION_GRAPH, last["graph_site"], evidence=evidence)
+    shares = [each["trained_on"] / each["passes"] for each in rounds]
+    if any(share > 0 for share in shares):
+        last = max(zip(shares, rounds, strict=True), key=lambda pair: pair[0])[1]
+        again_s = sum(share * each["seconds"] for share, each in zip(shares, rounds, strict=True))
+        cost = record.per_step(again_s)
+        evidence = f"{last['trained_on']} of {last['passes']} forward passes of a round"
+        level = "finding" if cost >= SHARE * record.step_s else "note"
+        yield record.finding(_TRAINING_CASES, last["site"], evidence=evidence, cost_s=cost, level=level)
 
 
 def _validation(record: ProcessRecord) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hasten.doctor.finding import DOUBLED, FASTER, Finding, ms
+from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Finding, ms
 from hasten.doctor.script.records import place
 from hasten.observe.cpu_load import BUSY
 
@@ -181,11 +181,16 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
     if gain < 1.15:
         return None
     size = arm["size"]
+    name, title = "small-batch", f"a batch of {size} leaves the machine idle: fixed costs rule the step"
+    cure = f"batch_size={2 * size} or more (and the learning rate with it)"
+    if arm["arm_s"] < AS_LONG * arm["base_s"]:
+        name, title = "slow-kernels", f"torch takes slower kernels for a batch of {size} than for one of {2 * size}"
+        cure = f"batch_size={2 * size}, or the channels_last layout, for which it takes others"
     return Finding(
-        name="small-batch",
-        title=f"a batch of {size} leaves the machine idle: fixed costs rule the step",
+        name=name,
+        title=title,
         where=place((results.get("workers") or {}).get("site") or arm.get("site", "")),
-        cure=f"batch_size={2 * size} or more (and the learning rate with it)",
+        cure=cure,
         evidence=f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on "
         f"{2 * size}: {arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
         + (f"{room:.0%} of the memory is free" if room is not None else "free memory unknown"),

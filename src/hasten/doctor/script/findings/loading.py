@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
@@ -100,6 +102,8 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
         return
+    if not record.on_gpu and _follows_device(loader["site"], "pin_memory"):
+        return
     copies, cost = record.listed_dict("copies"), None
     if record.on_gpu:
         if not copies.get("count") or copies["pinned"] >= copies["count"] / 2:
@@ -112,6 +116,23 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
         cost_s=cost,
         level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
     )
+
+
+def _follows_device(site: str, keyword: str) -> bool:
+    """Whether the call at a line gives this keyword by an expression that asks for a GPU: `torch.cuda.is_available()`,
+    or a variable that was set by one."""
+    path, _, line = site.rpartition(":")
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    here = [each for each in calls if each.lineno <= int(line) <= (each.end_lineno or each.lineno)]
+    values = [each.value for call in here for each in call.keywords if each.arg == keyword]
+    names = {ast.unparse(value) for value in values}
+    sets = (each for each in ast.walk(tree) if isinstance(each, ast.Assign))
+    values += [each.value for each in sets if any(ast.unparse(target) in names for target in each.targets)]
+    return any("cuda" in ast.unparse(value).lower() for value in values)
 
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:

@@ -204,6 +204,8 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     if len(sizes) != 1:
         return {"skipped": "no single batch size in the arguments"}
     size = sizes.pop()
+    if len({shape.partition("x")[2] for shape in session.shapes}) > 1:
+        return {"skipped": "inputs of several shapes can't be joined to a batch", "size": size}
     free, total = free_memory(net.device)
     if total and free < 0.3 * total:
         return {"skipped": "less than 30 % of the memory is free", "size": size}

@@ -85,7 +85,11 @@ def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
 def settings(loader: Any) -> dict[str, Any]:
     """Settings of the loader as they are at the end: some frameworks set them after the constructor."""
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
-    return {name: getattr(loader, name, None) for name in names}
+    try:
+        length = len(loader)
+    except Exception:  # an iterable data set may have none
+        length = None
+    return {"length": length, **{name: getattr(loader, name, None) for name in names}}
 
 
 def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], self: Any) -> Any:

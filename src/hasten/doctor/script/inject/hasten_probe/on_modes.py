@@ -29,6 +29,7 @@ def install(session: Session) -> None:
         (torch.amp.GradScaler, "__init__", "grad_scaler"),
     ):
         session.around(owner, name, partial(_sited, kind))
+    session.around(torch.autocast, "__init__", _autocast)
     session.around(profiler.emit_nvtx, "__enter__", partial(_nvtx, 1))
     session.around(profiler.emit_nvtx, "__exit__", partial(_nvtx, -1))
     for owner, name, kind in (
@@ -49,6 +50,15 @@ def _sited(kind: str, session: Session, original: Callable[..., Any], *args: Any
     """Remember where it was last asked for."""
     session.mode_sites[kind] = nearest() or session.mode_sites.get(kind, "")
     return original(*args, **kwargs)
+
+
+def _autocast(
+    session: Session, original: Callable[..., Any], self: Any, device_type: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Remember autocast for a GPU, which torch switches off where there is none."""
+    if device_type == "cuda" and nearest():
+        session.mode_sites["cuda_autocast"] = nearest()
+    return original(self, device_type, *args, **kwargs)
 
 
 def _nvtx(change: int, session: Session, original: Callable[..., Any], self: Any, *args: Any) -> Any:
@@ -93,6 +103,7 @@ def _save(session: Session, original: Callable[..., Any], *args: Any, **kwargs: 
 
 def _backward(session: Session, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
     line, spent = session.line, session.cpu
+    session.goes_backward()
     session.leave_validation()
     session.use(tensors)
     _note_modes(session)
@@ -110,6 +121,7 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
 
 def _grad(session: Session, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
     session.use(outputs)
+    session.goes_backward()
     return original(outputs, *args, **kwargs)
 
 

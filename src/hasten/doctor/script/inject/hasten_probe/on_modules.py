@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from .nested import tensors_in
 from .session import Session
 from .sites import made_at, nearest
 
 Handles = list[Any]
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
 
 
 def install(session: Session) -> None:
@@ -26,6 +28,8 @@ def install(session: Session) -> None:
     session.around(torch.nn.Module, "train", _switch)
     session.around(torch.nn.Module, "zero_grad", zero_grad)
     session.around(torch, "compile", _compile)
+    for name in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"):
+        session.around(torch.nn.Module, name, _add_hook)
 
 
 def _make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -54,6 +58,23 @@ def zero_grad(session: Session, original: Callable[..., Any], self: Any, set_to_
         session.line.pop()
         if not set_to_none:
             session.called("zero_grad", nearest(), time.perf_counter() - start)
+
+
+def _add_hook(session: Session, original: Callable[..., Any], self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_own(hook):
+        session.called("hook", nearest())
+    return original(self, hook, *args, **kwargs)
+
+
+def _is_own(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(str(__package__))
+
+
+def count_hooks(session: Session) -> int:
+    """Hooks of the script on the modules of its networks."""
+    modules = {id(module): module for root, _ in session.roots for module in root.modules()}.values()
+    hooks = (vars(each).get(name) or {} for each in modules for name in _HOOKS)
+    return sum(not _is_own(hook) for group in hooks for hook in list(group.values()))
 
 
 def _compile(session: Session, original: Callable[..., Any], model: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +158,7 @@ def _hook(session: Session, module: Any) -> None:
 def _register(session: Session, module: Any) -> Handles:
     return [
         module.register_forward_pre_hook(lambda m, args, kwargs: _before(session, m, args, kwargs), with_kwargs=True),
-        module.register_forward_hook(lambda m, args, result: _after(session, m), always_call=True),
+        module.register_forward_hook(lambda m, args, result: _after(session, m, result), always_call=True),
     ]
 
 
@@ -176,6 +197,7 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
     if session.depth > 1:
         return
     session.outermost.add(id(module))
+    session.repeated_at = time.perf_counter() if _is_repeated(session, module, args) else 0.0
     if not torch.is_grad_enabled():
         session.enter_validation(nearest())
     elif session.validating is not None and module.training:
@@ -186,7 +208,7 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
         _describe(session, module, args, kwargs)
 
 
-def _after(session: Session, module: Any) -> None:
+def _after(session: Session, module: Any, result: Any = None) -> None:
     if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
         return
     if id(module) not in session.hooked:
@@ -197,6 +219,28 @@ def _after(session: Session, module: Any) -> None:
         session.line.pop()
         # What follows the network, up to backward, is its loss.
         session.line.relabel("forward")
+        if session.repeated_at:
+            session.called("repeated_forward", nearest(), time.perf_counter() - session.repeated_at)
+        if session.validating is not None:
+            _note_validated(session, session.validating, result)
+
+
+def _is_repeated(session: Session, module: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the module had the very same input before, in this step or the last one, which keep theirs alive."""
+    inputs = [each for each in args if isinstance(each, torch.Tensor)]
+    key = (id(module), *((id(each), each._version) for each in inputs))
+    repeated = bool(inputs) and any(key in seen for seen in session.inputs)
+    session.inputs[-1][key] = inputs
+    return repeated
+
+
+def _note_validated(session: Session, validation: dict[str, Any], result: Any) -> None:
+    """Note whether a forward pass of a validation recorded a graph, and whether the training has its batches too."""
+    validation["passes"] += 1
+    if any(each.requires_grad for each in tensors_in(result)):
+        validation["graphs"] += 1
+        validation.setdefault("graph_site", nearest())
+    validation["trained_on"] += session.trains_on_last_batch()
 
 
 def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import on_data, on_lines
 from .exp_time import Others, children_s
-from .on_modules import find_roots, hooks_off, keep_called, zero_grad
+from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
 from .session import Session
 from .sites import nearest
 
@@ -112,6 +112,7 @@ def _end_step(session: Session) -> None:
     session.cpu = {}
     session.index += 1
     session.sent_in_step.clear()
+    session.inputs = [session.inputs[-1], {}]
     facts = session.loader_facts.get(session.last_loader or -1)
     if facts is not None:
         facts["training"] += 1
@@ -130,6 +131,7 @@ def _end_step(session: Session) -> None:
         # Whatever is odd about somebody's modules must not end their training.
         with contextlib.suppress(Exception):
             (find_roots if session.index == 1 else keep_called)(session)
+            session.uses["hooks"] = count_hooks(session)
     if session.index >= 3:
         with contextlib.suppress(Exception):
             _load(session)
@@ -277,6 +279,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "loaders": [_loader(facts) for facts in list(session.all_loaders)],
         "roots": [{"site": site} for _, site in list(session.roots)],
         "convolutions": bool(session.conv_sites),
+        "hooks_added": count_hooks(session) - session.uses.get("hooks", 0),
         **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}

@@ -92,6 +92,8 @@ class Session:
         self.optimizers: list[tuple[Any, Site]] = []
         self.roots: list[tuple[Any, Site]] = []
         self.last_batches: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.inputs: list[dict[tuple[Any, ...], list[Any]]] = [{}, {}]  # of the networks, in the last step and in this
+        self.repeated_at = 0.0
         self.depth = 0
         self.shapes: dict[str, int] = {}
         self.devices: dict[str, int] = {}
@@ -173,6 +175,13 @@ class Session:
         entry["count"] += 1
         entry["seconds"] += seconds
 
+    def trains_on_last_batch(self) -> bool:
+        """Whether the last batch is from a data set on which the training steps are made."""
+        last = self.loader_facts.get(self.last_loader or -1)
+        loader = last["ref"]() if last is not None else None
+        training = [facts["ref"]() for facts in self.all_loaders if facts["training"]]
+        return loader is not None and any(each is not None and each.dataset is loader.dataset for each in training)
+
     def use(self, value: Any) -> None:
         """`value` goes into a backward pass, or to the host."""
         if self.flow is not None and self.live():
@@ -182,7 +191,8 @@ class Session:
         if self.validating is None and self.index > 0:
             self.line.mark()
             self.line.over = "validation"
-            self.validating = {"step": self.index, "site": site, "at": time.perf_counter()}
+            validation = {"step": self.index, "site": site, "at": time.perf_counter()}
+            self.validating = {**validation, "passes": 0, "graphs": 0, "trained_on": 0}
 
     def leave_validation(self) -> None:
         if self.validating is not None:
@@ -191,3 +201,8 @@ class Session:
             validation, self.validating = self.validating, None
             validation["seconds"] = time.perf_counter() - validation.pop("at")
             self.validations.append(validation)
+
+    def goes_backward(self) -> None:
+        """The graphs of the networks that were run in evaluation mode are needed after all."""
+        if self.validating is not None:
+            self.validating["graphs"] = 0

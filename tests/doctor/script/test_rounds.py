@@ -1,0 +1,124 @@
+"""What a script does beside its steps: validations, hooks, passes that are made twice; and what was not seen of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hasten.doctor.script.doctor import ScriptReport, judge, summary
+from hasten.doctor.script.launch import run_script
+
+FAULTY = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.rand(24, 1, 8, 8), torch.rand(24, 1, 8, 8))
+held_out = TensorDataset(torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8))
+use_cuda = torch.cuda.is_available()
+loader = DataLoader(data, batch_size=4, pin_memory=use_cuda)
+again = DataLoader(data, batch_size=4)
+rest = DataLoader(held_out, batch_size=4)
+network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 1, 3, padding=1))
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+kept = []
+for epoch in range(9):
+    network.train()
+    network[0].register_forward_hook(lambda module, args, result: kept.append(1))  # hooked
+    for image, label in loader:
+        with torch.autocast("cuda", enabled=use_cuda):
+            loss = (network(image) - label).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        score = network(image).detach().mean()  # again
+    network.eval()
+    torch.no_grad()
+    for image, label in again:
+        (network(image) - label).square().mean()  # a graph
+    for image, label in rest:
+        (network(image) - label).square().mean()
+    torch.save(network.state_dict(), FILE)
+"""
+HEALTHY = (
+    FAULTY.replace("    network[0].register_forward_hook", "    epoch or network[0].register_forward_hook")
+    .replace("score = network(image).detach().mean()  # again", "score = loss.detach()")
+    .replace("    torch.no_grad()\n    for image, label in again:", "    for image, label in ():")
+    .replace("    for image, label in rest:\n", "    with torch.inference_mode():\n     for image, label in rest:\n")
+)
+ADVERSARIAL = """
+import torch
+
+network = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for step in range(40):
+    # Trained with its norms as they are, and looked at by its gradient.
+    network.eval()
+    if step % 2:
+        network(torch.rand(2, 3)).sum().backward()
+    else:
+        image = torch.rand(2, 3, requires_grad=True)
+        torch.autograd.grad(network(image).sum(), image)
+        network(image.detach()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def watched(folder: Path, text: str, steps: int = 30) -> ScriptReport:
+    script = folder / "train.py"
+    script.write_text(text.replace("FILE", repr(str(folder / "last.pt"))))
+    run = run_script([sys.executable, str(script)], steps=steps, seconds=60, assume_cuda=True, quiet=True)
+    assert run.records, run.output
+    return judge(run, assume_cuda=True)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> ScriptReport:
+    return watched(tmp_path_factory.mktemp("faulty"), FAULTY)
+
+
+def line_of(word: str) -> int:
+    return next(number for number, line in enumerate(FAULTY.splitlines(), 1) if word in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "evidence"),
+    [
+        ("validation-graph", "# a graph", "7 of 7 forward passes"),
+        ("training-cases-validated", "network.eval()", "6 of 7 forward passes"),
+        ("hooks-pile-up", "# hooked", "more hooks after 30 steps"),
+        ("repeated-forward", "# again", "a step"),
+    ],
+)
+def test_what_is_done_beside_the_steps_is_named_at_its_line(
+    faulty: ScriptReport, name: str, word: str, evidence: str
+) -> None:
+    (found,) = (each for each in faulty.findings if each.name == name)
+    assert found.where.endswith(f"train.py:{line_of(word)}")
+    assert evidence in found.evidence
+    assert found.cure
+
+
+def test_what_follows_the_gpu_is_judged_as_with_one(faulty: ScriptReport) -> None:
+    assert {each.name for each in faulty.findings} & {"unpinned-memory", "no-autocast"} == set()
+
+
+def test_a_script_without_these_faults_has_none(tmp_path: Path) -> None:
+    names = {each.name for each in watched(tmp_path, HEALTHY).findings}
+    others = {"validation-graph", "training-cases-validated", "hooks-pile-up", "repeated-forward", "unpinned-memory"}
+    assert names & others == set()
+
+
+def test_gradients_in_evaluation_mode_are_no_forgotten_graph(tmp_path: Path) -> None:
+    assert "validation-graph" not in {each.name for each in watched(tmp_path, ADVERSARIAL).findings}
+
+
+def test_what_was_not_seen_is_told_with_the_steps_that_lead_there(tmp_path: Path, faulty: ScriptReport) -> None:
+    assert not any(line.startswith("not seen") for line in summary(faulty))
+    data = "data = TensorDataset(torch.rand(24, 1, 8, 8), torch.rand(24, 1, 8, 8))"
+    assert data in HEALTHY
+    report = watched(tmp_path, HEALTHY.replace(data, data.replace("24", "200")), steps=10)
+    kinds = "a validation, a checkpoint, a second pass over the data"
+    assert f"not seen    {kinds}; a pass has 50 batches, so give it --steps 60" in summary(report)
