@@ -137,7 +137,7 @@ def bare_loop(
     import torch
 
     from hasten.optim.build import build_optimizer
-    from hasten.runtime.memory_format import memory_format
+    from hasten.runtime.precision import memory_format
 
     planned, train = parts.planned, parts.planned.config.train
     layout = memory_format(planned.case_set.spatial_dims, variant.channels_last)

@@ -109,7 +109,7 @@ def _hasten_step(net: Net, network: Any, variant: Any, *, compile: bool) -> Call
     from hasten.config.schema import LossConfig
     from hasten.nets.build import build_loss
     from hasten.optim.average import average_of
-    from hasten.runtime.memory_format import memory_format
+    from hasten.runtime.precision import memory_format
     from hasten.training.step import TrainStep
     from hasten.training.update import Update
 

@@ -16,8 +16,7 @@ from hasten.nets.surgery import fused_norms, operate
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import autocast, scaler_for, tensor_cores
+from hasten.runtime.precision import autocast, memory_format, scaler_for, tensor_cores
 from hasten.training.capture import WARM_UP, CapturedStep
 from hasten.training.step import TrainStep
 from hasten.training.update import Update

@@ -35,7 +35,7 @@ from hasten.nets.build import build_network
 from hasten.nets.losses.make_loss import build_loss
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import memory_format
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 from tests.contracts.states import compare, everyones, same_on_all

@@ -15,8 +15,7 @@ from hasten.config.schema import Activation, LossConfig, LossName, NetworkConfig
 from hasten.nets.build import build_loss, build_network, divisor
 from hasten.observe.env import cpu_has_bf16
 from hasten.optim.build import build_optimizer, one_cycle
-from hasten.runtime.memory_format import memory_format, to_layout
-from hasten.runtime.precision import autocast
+from hasten.runtime.precision import autocast, memory_format, to_layout
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 

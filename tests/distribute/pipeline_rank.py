@@ -23,7 +23,7 @@ from hasten.nets.losses.make_loss import build_loss
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import memory_format
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 from tests.contracts.strategies import compare

@@ -13,7 +13,7 @@ from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
 from hasten.nets.build import build_loss, build_network
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
-from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import memory_format
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 

@@ -17,8 +17,7 @@ from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import DTYPES, autocast, scaler_for
+from hasten.runtime.precision import DTYPES, autocast, memory_format, scaler_for
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of

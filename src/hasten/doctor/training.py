@@ -18,10 +18,10 @@ from hasten.runtime.device import synchronize as synchronize
 from hasten.runtime.gc_control import collected_between_steps as collected_between_steps
 from hasten.runtime.measure import compared as compared
 from hasten.runtime.measure import machine as machine
-from hasten.runtime.memory_format import to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory as out_of_memory
 from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
+from hasten.runtime.precision import to_memory_format
 from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net, with_variant
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents as RunComponents

@@ -16,7 +16,7 @@ from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, averaged, first_output, highest
 from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
-from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import memory_format
 
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hasten.distribute.strategy import without_sync
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.surgery.layout import as_last
-from hasten.nets.wrappers import unwrapped
+from hasten.nets.weights import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.base import lay_out_moments
 from hasten.runtime.precision import DTYPES, scaler_for, tensor_cores

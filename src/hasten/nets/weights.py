@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasten.config.patterns import first_few
 
@@ -156,3 +156,15 @@ def _require(here: State, saved: State, values: State) -> None:
 
 def _sides(value: Tensor) -> str:
     return str(list(value.shape))
+
+
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """The module inside the wrappers of `torch.compile` and data parallelism, whichever is outside."""
+    while True:
+        inside = network.module if isinstance(network, _PARALLEL) else getattr(network, "_orig_mod", network)
+        if inside is network:
+            return network
+        network = inside

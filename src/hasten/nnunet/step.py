@@ -17,11 +17,11 @@ from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
-from hasten.nets.wrappers import unwrapped
+from hasten.nets.weights import unwrapped
 from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.optim.base import lay_out_moments
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
-from hasten.runtime.memory_format import to_memory_format
+from hasten.runtime.precision import to_memory_format
 from hasten.runtime.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
 from hasten.training.capture import CapturedStep, why_not
 from hasten.training.step import TrainStep

@@ -45,7 +45,7 @@ from hasten.pathology.evaluate import (
 from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads, open_case
 from hasten.runtime.device import pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
-from hasten.runtime.memory_format import memory_format, to_memory_format
+from hasten.runtime.precision import memory_format, to_memory_format
 from hasten.runtime.variant import Precision, Variant, explain
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents

@@ -23,8 +23,7 @@ from hasten.cases.slide.listing import SlideCase
 from hasten.observe.rundir import write_json
 from hasten.pathology.config import DetectConfig, DetectionConfig
 from hasten.pathology.tiles import TileSet, normalised, open_case, read_rows, tissue_grid
-from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import autocast, tensor_cores
+from hasten.runtime.precision import autocast, memory_format, tensor_cores
 from hasten.runtime.variant import Variant
 
 Detection = tuple[str, float, int, int]

@@ -17,7 +17,7 @@ from hasten.config.networks import is_own
 from hasten.config.scalings import Scaling, scalings
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import NNUNET, monai_network
-from hasten.nets.dynunet import dynunet_settings, dynunet_weights
+from hasten.nets.nnunet import dynunet_settings, dynunet_weights
 from hasten.prediction.infer import WINDOW_BATCH
 
 _UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"

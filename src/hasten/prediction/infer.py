@@ -25,9 +25,8 @@ from hasten.prediction.windows import Box, Windows, available_bytes, bands, slid
 from hasten.prepare.types import Geometry
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.core_follower import follow_cores
-from hasten.runtime.memory_format import memory_format, to_layout
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
-from hasten.runtime.precision import autocast, tensor_cores
+from hasten.runtime.precision import autocast, memory_format, tensor_cores, to_layout
 from hasten.runtime.variant import variant_of
 
 log = logging.getLogger(__name__)

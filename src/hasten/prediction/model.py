@@ -29,7 +29,7 @@ from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry, PreparedCase
 from hasten.runtime.device import pick_device
-from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import memory_format
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

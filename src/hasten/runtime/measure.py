@@ -31,9 +31,8 @@ from hasten.observe.env import cpu_model
 from hasten.runtime.batch_size import release_memory
 from hasten.runtime.core_follower import follow_cores
 from hasten.runtime.device import synchronize
-from hasten.runtime.memory_format import memory_format, to_layout, to_memory_format
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
-from hasten.runtime.precision import autocast, tensor_cores
+from hasten.runtime.precision import autocast, memory_format, tensor_cores, to_layout, to_memory_format
 from hasten.runtime.variant import Variant, VariantTimes, keep, read_kept
 
 log = logging.getLogger(__name__)

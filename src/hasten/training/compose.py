@@ -29,8 +29,7 @@ from hasten.optim.schedule import PacedSchedule
 from hasten.prediction.infer import inference_of
 from hasten.runtime.allocator import keep_freed_memory
 from hasten.runtime.core_follower import keep_threads
-from hasten.runtime.memory_format import to_memory_format
-from hasten.runtime.precision import scaler_for
+from hasten.runtime.precision import scaler_for, to_memory_format
 from hasten.runtime.variant import variant_of
 from hasten.training.capture import CapturedStep
 from hasten.training.choose import autotune

@@ -15,8 +15,7 @@ from hasten.nets.build import Loss
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.observe.ranges import FORWARD, Range
 from hasten.runtime.core_follower import follow_cores
-from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import autocast, autotuned, tensor_cores
+from hasten.runtime.precision import autocast, autotuned, memory_format, tensor_cores
 from hasten.training.update import Update
 
 

@@ -7,7 +7,6 @@ import posixpath
 import subprocess
 import sys
 import threading
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.observe.trackers import Tracking, tracking
-from hasten.observe.trackers.tracking import Scalar, Status, TrackedRun, flat_config, scalars_of
+from hasten.observe import trackers
+from hasten.observe.trackers import Scalar, Status, TrackedRun, Tracking, flat_config, scalars_of
 
 
 class Kept:
@@ -53,9 +52,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Kept]:
 
     def put(name: str) -> Kept:
         kept = Kept()
-        module = types.ModuleType(name)
-        module.begin = kept.begin  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, f"hasten.observe.trackers.{name}", module)
+        monkeypatch.setitem(trackers.TRACKERS, name, kept.begin)
         return kept
 
     return put
@@ -84,7 +81,7 @@ def test_nothing_waits_for_one_that_hangs(
 ) -> None:
     hanging, other = stand_in("wandb"), stand_in("mlflow")
     hanging.hold.clear()
-    monkeypatch.setattr(tracking, "CLOSE_S", 0.05)
+    monkeypatch.setattr(trackers, "CLOSE_S", 0.05)
     with track(tmp_path, "wandb", "mlflow") as tracked:
         for step in range(100):
             tracked.log(train(step))

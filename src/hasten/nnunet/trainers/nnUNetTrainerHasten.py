@@ -27,7 +27,7 @@ from hasten.config.decision import Accelerator
 from hasten.config.schema import CacheConfig
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
-from hasten.nets.wrappers import unwrapped
+from hasten.nets.weights import unwrapped
 from hasten.nnunet import check_version
 from hasten.nnunet.batches import Augmentation, Batches, NnunetCrop, chain_of, placed, read_cases
 from hasten.nnunet.loss import asks_host, hard_counts, objective

@@ -32,8 +32,7 @@ from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
 from hasten.runtime.batch_size import find_batch_size_for
 from hasten.runtime.measure import MEASURE_S, Probe, build_kernels, faster_compiled, fastest_variant, probe_batch_size
-from hasten.runtime.memory_format import memory_format
-from hasten.runtime.precision import autocast
+from hasten.runtime.precision import autocast, memory_format
 from hasten.runtime.variant import Variant, candidates, explain, has_fast_bf16, variant_of
 from hasten.training.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.training.choose.experiments import Experiments

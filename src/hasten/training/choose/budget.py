@@ -23,7 +23,7 @@ from hasten.observe.values import duration
 from hasten.optim.build import build_optimizer
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.device import seconds_of
-from hasten.runtime.memory_format import to_memory_format
+from hasten.runtime.precision import to_memory_format
 from hasten.training.choose.autotune import STEPS_SHARE, choose_variant, operated_net
 from hasten.training.choose.experiments import Experiments
 from hasten.training.plan import RunPlan, augmentation_of, network_size, plan_run, plan_to_dict, with_train

@@ -1,4 +1,9 @@
-"""`Tracking`: sends a run's records to its trackers, each in a thread of its own; the training never waits for them."""
+"""`Tracking`: sends a run's records to TensorBoard, MLflow and W&B, in addition to metrics.jsonl.
+
+Each has a thread of its own, so that the training never waits for one. TensorBoard's event files lie in
+RUN/tensorboard (`tensorboard --logdir RUNS`). MLflow has one SQLite file next to the runs, or the server in
+MLFLOW_TRACKING_URI. W&B is offline in RUN/wandb unless WANDB_MODE is set; `wandb sync` uploads it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,12 @@ import logging
 import math
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -63,7 +70,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Made by a module's `begin(run)`, which may take seconds and raise anything, as may every call here.
+    """Made for a run, which may take seconds and raise anything, as may every call here.
 
     All calls of one tracker come from one thread, which is not the main one.
     """
@@ -149,6 +156,128 @@ def _is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
+TENSORBOARD = "tensorboard"
+
+
+class Events:
+    """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        # By name, as `hasten.observe` starts without torch.
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        purge_step = run.first + 1 if run.first else None
+        self._writer = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
+        rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in run.config.items()]
+        self._writer.add_text("config", "\n".join(["| name | value |", "|---|---|", *rows]), run.first)
+
+    def write(self, scalars: list[Scalar]) -> None:
+        for scalar in scalars:
+            self._writer.add_scalar(scalar.name, scalar.value, scalar.step, scalar.time)
+        # Flush immediately: records come only every few steps, and should be visible at once.
+        self._writer.flush()
+
+    def end(self, status: Status) -> None:
+        self._writer.close()
+
+
+MLFLOW_DB = "mlflow.db"
+ARTIFACTS = "mlartifacts"
+"""Folder next to the database for the files of runs."""
+_PARAMS, _LONGEST = 100, 6000
+"""MLflow's limits: parameters of one call, and letters of a parameter's value."""
+_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+class MlflowRun:
+    """One run of an experiment."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        # Read on import. Next to patients' data, no telemetry is sent.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}"
+        self._client: Any = MlflowClient(uri)
+        self._run_id = _new_run(self._client, run)
+        params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
+        for first in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
+
+    def write(self, scalars: list[Scalar]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def end(self, status: Status) -> None:
+        self._client.set_terminated(self._run_id, status=_STATUS[status])
+
+
+def _new_run(client: Any, run: TrackedRun) -> str:
+    from mlflow.exceptions import MlflowException
+
+    project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+    # Without it, MLflow would put files into the folder that the command was given in.
+    beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", project)
+    artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
+    try:
+        client.create_experiment(project, artifact_location=artifacts)
+    except MlflowException:  # it is there already
+        if client.get_experiment_by_name(project) is None:
+            raise
+    created = client.create_run(
+        client.get_experiment_by_name(project).experiment_id,
+        run_name=run.run_name,
+        start_time=int(1000 * run.began),
+        tags={"mlflow.source.name": "hasten", "hasten.folder": str(run.folder)},
+    )
+    run_id: str = created.info.run_id
+    return run_id
+
+
+def _key(name: str) -> str:
+    """A name without the letters that MLflow refuses."""
+    return re.sub(r"[^/\w.\- ]", "_", name)
+
+
+_SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code": False, "reinit": "create_new"}
+"""Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
+
+
+class WandbRun:
+    """One run of a project."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        self._run: Any = wandb.init(
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            dir=os.environ.get("WANDB_DIR") or str(run.folder),
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.run_name,
+            config=dict(run.config),
+            settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),
+        )
+        # W&B's own steps must not decrease, and an asynchronous validation comes late.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, scalars: list[Scalar]) -> None:
+        for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
+            self._run.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
+
+    def end(self, status: Status) -> None:
+        self._run.summary.update({"status": status})
+        self._run.finish(exit_code=1 if status == "failed" else 0)
+
+
+TRACKERS: dict[str, Callable[[TrackedRun], Tracker]] = {"tensorboard": Events, "mlflow": MlflowRun, "wandb": WandbRun}
+
+
 class Worker(threading.Thread):
     """Feeds the tracker `tracker` with the calls that are put into `calls`; None ends it."""
 
@@ -159,7 +288,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         try:
-            tracker = importlib.import_module(f"hasten.observe.trackers.{self.tracker}").begin(self.tracked)
+            tracker = TRACKERS[self.tracker](self.tracked)
             while (call := self.calls.get()) is not None:
                 call(tracker)
         # A library may also call sys.exit; no failure of a tracker may end the run or be reported twice.
