@@ -128,7 +128,7 @@ class Monitor:
 
     def _sample(self, host: HostProbe, gpu: GpuProbe) -> None:
         """Take one sample and write it."""
-        now, gpus = round(self._time(), 4), gpu.read()
+        now, gpus = round(self._time(), 6), gpu.read()  # two within 0.1 ms are two
         step = int(self._steps()) if self._steps is not None else None
         step_s = self._pace.of(step, now) if step is not None else None
         sample = Sample(time=now, step=step, step_s=step_s, host=host.read(), gpus=gpus)
