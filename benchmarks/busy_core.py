@@ -32,11 +32,11 @@ PLACES = ("quiet", "busy", "quota")
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
-        str(__doc__).splitlines()[0], argv, rounds={"type": int, "help": "default 5, quick 2"},
-        steps={"type": int, "default": 2, "help": "recorded in each turn"},
+        str(__doc__).splitlines()[0], argv, rounds={"type": int, "help": "default 8, quick 2"},
+        steps={"type": int, "default": 8, "help": "recorded in each turn"},
         unrecorded={"type": int, "default": 2, "help": "steps of a turn before those"},
         name={"default": "hippocampus", "help": "of the data set, for the results"},
-        limit={"type": float, "default": 160.0, "help": "seconds after which no further round begins"},
+        limit={"type": float, "default": 420.0, "help": "seconds after which no further round begins"},
         source={"type": Path, "help": "any data set; default --data"}, worker={"help": argparse.SUPPRESS},
     )  # fmt: skip
     if given.worker:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     others = busy_machine()
     with tempfile.TemporaryDirectory() as scratch:
         data = given.source or given.data or phantoms(Path(scratch) / "set", 8, {"shape": (40, 56, 40)})
-        rounds = given.rounds or (2 if given.quick else 5)
+        rounds = given.rounds or (2 if given.quick else 8)
         results = measure(data, rounds, given.unrecorded, given.steps, time.perf_counter() + given.limit)
     claims = []
     for place in PLACES[1:]:
