@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv, rounds={"type": int, "help": "default 8, quick 2"},
         steps={"type": int, "default": 8, "help": "recorded in each turn"},
-        unrecorded={"type": int, "default": 2, "help": "steps of a turn before those"},
+        unrecorded={"type": int, "default": 10, "help": "steps before those, in which threads follow the load"},
         name={"default": "hippocampus", "help": "of the data set, for the results"},
         limit={"type": float, "default": 420.0, "help": "seconds after which no further round begins"},
         source={"type": Path, "help": "any data set; default --data"}, worker={"help": argparse.SUPPRESS},

@@ -94,7 +94,7 @@ class CacheDataset(ChainDataset):
     the usable cores. progress: show a bar while filling. copy_cache: return items that random transforms may change in
     place (in host memory only the pages that change are copied); False returns the cached item itself. as_contiguous:
     keep arrays and tensors contiguous, as shared items are in any case. device: of the tensors of cached items; None
-    keeps them in memory that worker processes share.
+    keeps them in memory that worker processes share. hash_as_key, hash_func, runtime_cache: MONAI's, at their defaults.
     """
 
     shared = True
@@ -110,10 +110,17 @@ class CacheDataset(ChainDataset):
         progress: bool = True,
         copy_cache: bool = True,
         as_contiguous: bool = True,
+        hash_as_key: bool = False,
+        hash_func: Callable[..., bytes] | None = None,
+        runtime_cache: Any = False,
         *,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(data, transform)
+        check_monai("hash_as_key", hash_as_key, not hash_as_key, "items are kept by their positions")
+        check_monai("hash_func", hash_func, is_monai_hash(hash_func), "items are kept by their positions")
+        reason = "items lie in memory that all processes share from the beginning"
+        check_monai("runtime_cache", runtime_cache, runtime_cache is False, reason)
         if not 0 <= cache_rate <= 1:
             raise ValueError(f"cache_rate={cache_rate}: give the share of the items to keep, from 0 to 1")
         self.set_num, self.set_rate, self.cache_num = cache_num, cache_rate, 0
@@ -160,6 +167,17 @@ class CacheDataset(ChainDataset):
         if isinstance(cached, SharedItem):
             return cached.item()
         return copy_item(cached) if self.copy_cache else cached
+
+
+def check_monai(name: str, value: Any, accepted: bool, reason: str) -> None:
+    """Raise ValueError for a value of an argument of MONAI's class that asks for what is not done here."""
+    if not accepted:
+        raise ValueError(f"{name}={value!r}: has no effect here, as {reason}; leave it out")
+
+
+def is_monai_hash(function: Callable[..., bytes] | None) -> bool:
+    """Whether a hash function is one of MONAI's, each of which covers all of an item, as the keys here do."""
+    return function is None or function.__module__.partition(".")[0] == "monai"
 
 
 def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:

@@ -6,14 +6,14 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset, with_progress
+from hasten.cache.dataset import ChainDataset, check_monai, is_monai_hash, with_progress
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.item_bytes import decode, encode, read_record
 from hasten.cache.publish import as_value_error, sweep, temporary_for
@@ -36,7 +36,8 @@ class PersistentDataset(ChainDataset):
     parameters and versions are what they were; nothing stale is served. hash_content: identify files by the SHA-256 of
     their bytes instead of their time. Files are written whole or not at all, carry checksums, and hold no pickle; large
     ones are mapped. A damaged one is replaced with a warning. Raises ValueError for an item that can't be stored
-    without pickle, and where the disk is full.
+    without pickle, and where the disk is full. The remaining arguments are MONAI's and have no effect: those that would
+    change what is stored raise ValueError.
     """
 
     def __init__(
@@ -44,10 +45,20 @@ class PersistentDataset(ChainDataset):
         data: Sequence[Any],
         transform: Transform | Sequence[Transform] | None,
         cache_dir: str | Path,
+        hash_func: Callable[..., bytes] | None = None,
+        pickle_module: str = "pickle",
+        pickle_protocol: int = 2,
+        hash_transform: Callable[..., bytes] | None = None,
+        reset_ops_id: bool = True,
+        track_meta: bool = True,
+        weights_only: bool = True,
         *,
         hash_content: bool = False,
     ) -> None:
         super().__init__(data, transform)
+        check_hashes(hash_func, hash_transform)
+        check_monai("pickle_module", pickle_module, pickle_module == "pickle", "records hold no pickle")
+        check_monai("weights_only", weights_only, weights_only, "records hold no pickle")
         self.cache_dir = expanded(cache_dir)
         self.hash_content = hash_content
         self.checked: dict[str, tuple[int, int, int]] = {}
@@ -95,22 +106,28 @@ class LMDBDataset(ChainDataset):
     by every process for itself, after a fork or a spawn alike. Keys are those of `PersistentDataset`: nothing stale is
     served. For many small records, such as 2-D tiles, where a file each would cost more than its reading.
     progress: show a bar while filling. db_name: the beginning of the file's name. lmdb_kwargs: settings of `lmdb.open`
-    for filling, such as map_size, which grows in any case. Raises ImportError without the package `lmdb`.
+    for filling, such as map_size, which grows in any case. Raises ImportError without the package `lmdb`. The remaining
+    arguments are MONAI's, as for `PersistentDataset`.
     """
 
     def __init__(
         self,
         data: Sequence[Any],
         transform: Transform | Sequence[Transform] | None,
-        cache_dir: str | Path,
+        cache_dir: str | Path = "cache",
+        hash_func: Callable[..., bytes] | None = None,
+        db_name: str = "items",
+        progress: bool = True,
+        pickle_protocol: int = 2,
+        hash_transform: Callable[..., bytes] | None = None,
+        reset_ops_id: bool = True,
+        lmdb_kwargs: Mapping[str, Any] | None = None,
         *,
         num_workers: int | None = None,
         hash_content: bool = False,
-        progress: bool = True,
-        db_name: str = "items",
-        lmdb_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(data, transform)
+        check_hashes(hash_func, hash_transform)
         self.cache_dir = expanded(cache_dir)
         self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
         self.num_workers, self.hash_content = num_workers, hash_content
@@ -215,6 +232,13 @@ class LmdbReader:
             if self.environment is not None:
                 self.environment.close()
             self.environment = None
+
+
+def check_hashes(hash_func: Callable[..., bytes] | None, hash_transform: Callable[..., bytes] | None) -> None:
+    """Raise ValueError for a hash function of the user's: one of less than the item would serve stale ones."""
+    for name, function in {"hash_func": hash_func, "hash_transform": hash_transform}.items():
+        reason = "keys cover the row, the files that it names and the transforms with their code"
+        check_monai(name, function, is_monai_hash(function), reason)
 
 
 def reader(path: Path) -> LmdbReader:

@@ -43,6 +43,7 @@ class SmartCacheDataset(CacheDataset):
         seed: int = 0,
         copy_cache: bool = True,
         as_contiguous: bool = True,
+        runtime_cache: Any = False,
         *,
         device: torch.device | str | None = None,
     ) -> None:
@@ -56,8 +57,9 @@ class SmartCacheDataset(CacheDataset):
         self.pool: ThreadPoolExecutor | None = None
         self.coming: list[Future[Any]] = []
         super().__init__(
-            data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, as_contiguous, device=device
-        )
+            data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, as_contiguous,
+            runtime_cache=runtime_cache, device=device,
+        )  # fmt: skip
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Replace the data and refill the window; stops preparing replacements first."""
