@@ -88,7 +88,7 @@ def _in_process(tests: Path, name: str, *, plain: bool) -> dict[str, str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(
-            command, cwd=tests.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
+            command, cwd=tests.parent, env=environment, capture_output=True, text=True, timeout=7200, check=False
         )
         output = (done.stderr.strip().splitlines() or ["no output"])[-1]
     except subprocess.TimeoutExpired:

@@ -247,7 +247,10 @@ def _validated(record: ProcessRecord) -> Iterator[Finding]:
     shares = [each["trained_on"] / each["passes"] for each in rounds]
     if any(share > 0 for share in shares):
         last = max(zip(shares, rounds, strict=True), key=lambda pair: pair[0])[1]
-        again_s = sum(share * each["seconds"] for share, each in zip(shares, rounds, strict=True))
+        weights = (record.share(each["step"]) for each in rounds)
+        again_s = sum(
+            share * weight * each["seconds"] for share, weight, each in zip(shares, weights, rounds, strict=True)
+        )
         cost = record.per_step(again_s)
         evidence = f"{last['trained_on']} of {last['passes']} forward passes of a round"
         level = "finding" if cost >= SHARE * record.step_s else "note"
@@ -269,7 +272,7 @@ def _validation(record: ProcessRecord) -> list[Finding]:
         title="validation takes a large part of the time",
         where=place(validations[-1]["site"]),
         cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
-        evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
+        evidence=f"{_often(record, validations, seconds)}: {cost / step_s:.0%} of the time",
     )
 
 
@@ -281,12 +284,19 @@ def _checkpoints(record: ProcessRecord) -> list[Finding]:
     # A median, as the first save of a process also imports modules.
     usual = statistics.median(each["seconds"] for each in saves)
     return finding_from_share(
-        usual * len(saves) / measured,
+        usual * sum(record.share(each["step"]) for each in saves) / measured,
         record.step_s,
         CHECKPOINTS,
         name="checkpoint-stall",
         title="the training stands still while checkpoints are written",
         where=place(saves[-1]["site"]),
         cure="save less often, or copy the state to the host and write it from a thread",
-        evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
+        evidence=_often(record, saves, usual),
     )
+
+
+def _often(record: ProcessRecord, events: list[dict[str, Any]], seconds: float) -> str:
+    """How often something happened that takes so long."""
+    early = any(record.share(each["step"]) < 1 for each in events)
+    when = "after a pass that was ended early to see it" if early else f"in {record.steps} steps"
+    return f"{len(events)} of {ms(seconds)} {when}"

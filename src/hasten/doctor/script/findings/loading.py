@@ -84,11 +84,12 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     again = loader["starts"][1:]
+    shares = [record.share(step) for step in loader["start_steps"][1:]]
     if not loader["num_workers"] or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
     return finding_from_share(
-        record.per_step(sum(max(0.0, start - usual) for start in again)),
+        record.per_step(sum(share * max(0.0, start - usual) for start, share in zip(again, shares, strict=True))),
         record.step_s,
         RESTARTS,
         name="no-persistent-workers",

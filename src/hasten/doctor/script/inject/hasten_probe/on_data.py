@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .on_rounds import begin_pass, ends_early
 from .on_tensors import keep_batch
 from .session import Session
 from .sites import nearest
@@ -74,6 +75,7 @@ def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
         "batches": 0,
         "wait_s": 0.0,
         "starts": [],
+        "start_steps": [],
         "fresh": False,
         "items_s": 0.0,
         "collate_s": 0.0,
@@ -97,6 +99,7 @@ def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], s
     if facts is None:
         return original(self)
     facts["settings"] = settings(self)
+    begin_pass(session, facts)
     session.line.push("wait")
     start = time.perf_counter()
     try:
@@ -139,6 +142,11 @@ class _Timed:
 def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
     line = session.line
     nested = line.stack[-1] == "wait"
+    facts = session.loader_facts.get(loader) if loader is not None else None
+    if not nested and facts is not None:
+        if ends_early(session, facts):
+            raise StopIteration
+        facts["pass"]["batches"] += 1
     line.push("wait")
     start, cpu = time.perf_counter(), time.thread_time()
     try:
@@ -152,7 +160,6 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
         return batch
     if len(line.stack) == 1:
         line.relabel("sample")
-    facts = session.loader_facts.get(loader) if loader is not None else None
     if facts is not None:
         if facts["fresh"]:
             facts["fresh"] = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from .on_modules import hooks_off
+from .on_rounds import safe_path
 from .session import Session
 from .sites import caller, is_user, nearest, site_of
 
@@ -85,7 +88,8 @@ def _counted(kind: str, session: Session, original: Callable[..., Any], *args: A
             session.called(kind, site_of(frame), time.perf_counter() - start)
 
 
-def _save(session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _save(session: Session, original: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    file = safe_path(session, f)
     line = session.line
     over, line.over = line.over, ""
     line.push("checkpoint")
@@ -93,10 +97,13 @@ def _save(session: Session, original: Callable[..., Any], *args: Any, **kwargs: 
     try:
         # A module that is pickled whole must not take the probe's hooks along.
         with hooks_off(session):
-            return original(*args, **kwargs)
+            return original(obj, file, *args, **kwargs)
     finally:
         line.pop()
         line.over = over
+        if file is not f:
+            with contextlib.suppress(OSError):
+                os.unlink(file)  # noqa: PTH108
         elapsed = time.perf_counter() - start
         session.saves.append({"step": session.index, "site": nearest(), "seconds": elapsed})
 

@@ -228,6 +228,8 @@ def _after(session: Session, module: Any, result: Any = None) -> None:
 def _is_repeated(session: Session, module: Any, args: tuple[Any, ...]) -> bool:
     """Whether the module had the very same input before, in this step or the last one, which keep theirs alive."""
     inputs = [each for each in args if isinstance(each, torch.Tensor)]
+    if any(each.is_inference() for each in inputs):  # they count no versions
+        return False
     key = (id(module), *((id(each), each._version) for each in inputs))
     repeated = bool(inputs) and any(key in seen for seen in session.inputs)
     session.inputs[-1][key] = inputs

@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
-from .session import Session
+from .session import Session, rank
 from .sites import nearest
 
 _COPIED = (
@@ -107,9 +107,9 @@ def _load(session: Session) -> None:
 def _end_step(session: Session) -> None:
     now = time.perf_counter()
     parts, cpu = session.line.cut(), time.thread_time()
-    step = {"seconds": now - session.step_at, "parts": parts, "cpu": cpu - session.cpu_at, "synced": session.syncing}
-    session.steps.append({**step, **session.cpu})
-    session.cpu = {}
+    step = {"seconds": now - session.step_at + session.added_s, "parts": parts, "cpu": cpu - session.cpu_at}
+    session.steps.append({**step, "synced": session.syncing, "round": session.round_share, **session.cpu})
+    session.cpu, session.round_share, session.added_s = {}, 1.0, 0.0
     session.index += 1
     session.sent_in_step.clear()
     session.inputs = [session.inputs[-1], {}]
@@ -291,16 +291,9 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
     }
 
 
-def rank() -> tuple[int, int]:
-    """Rank and number of processes that train together."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
-
-
 def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
-    entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings")}
+    entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings", "pass")}
     return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
 
 

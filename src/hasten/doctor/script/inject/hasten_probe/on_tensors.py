@@ -155,7 +155,7 @@ def _note_move(session: Session, frame: Any, before: Any, after: Any, args: Any,
     batch = _on_host(session, before)
     session.batch.discard(id(before))
     site = site_of(frame)
-    if session.validating is not None or (before.device.type == after.device.type != "cpu"):
+    if session.validating is not None or before.is_inference() or (before.device.type == after.device.type != "cpu"):
         return
     session.sent_in_step[site] = number = session.sent_in_step.get(site, 0) + 1
     key = f"{site} {number}"

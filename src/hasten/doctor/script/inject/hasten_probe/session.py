@@ -17,6 +17,13 @@ Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 
 
+def rank() -> tuple[int, int]:
+    """Rank and number of processes that train together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
 class Timeline:
     """A stack of open spans: time belongs to the innermost one, or to `over` while that is set."""
 
@@ -130,6 +137,15 @@ class Session:
         self.load: dict[str, Any] = {}
         self.sampler: Any = None
         self.timer: Any = None
+        self.rounds = 0
+        """Passes that ended early."""
+        self.round_from = self.steps_wanted // 2
+        """The step from which the next one may."""
+        self.round_share = 1.0
+        """Share of its pass for which what happens in this step, beside the step itself, counts."""
+        self.added_s = 0.0
+        """Seconds of this step that were not waited for, as its validation ended early."""
+        self.written: set[str] = set()
 
     def begin_forked(self) -> None:
         """Reset the state in a forked process."""

@@ -1,0 +1,79 @@
+"""Brings rounds about: a pass over the training data that is longer than what is watched ends early, twice at most.
+
+What lies between two passes (validations, checkpoints, workers that start again) is seen so. It counts for the share of
+the pass that was made: after 10 batches of 200, for a twentieth. A long validation of such a round ends early as well,
+and counts for all of its batches.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import time
+from typing import Any
+
+from .session import Session, rank
+from .sites import caller
+
+_VALIDATION = 0.15
+"""Share of the seconds of the watching from which a validation ends early."""
+_LEAST_STEPS = 5
+"""Steps of a pass, at least, before it ends early."""
+_MOST = 0.9
+"""Share of a pass from which it goes on to its end."""
+
+
+def begin_pass(session: Session, facts: dict[str, Any]) -> None:
+    """A loader is iterated over."""
+    facts["pass"] = {"step": session.index, "at": time.perf_counter(), "batches": 0}
+    facts["start_steps"].append(session.index)
+
+
+def ends_early(session: Session, facts: dict[str, Any]) -> bool:
+    """Whether the loader's pass ends before its next batch: only in a `for` loop, which goes on behind it."""
+    length = facts.get("settings", {}).get("length")
+    if not length or not facts["pass"]["batches"]:
+        return False
+    share = facts["pass"]["batches"] / length
+    if session.validating is not None:
+        return share < 1 and _validation_ends(session, facts["pass"]["at"], share)
+    if share > _MOST or session.index < session.round_from or len(facts["start_steps"]) > 2:
+        return False
+    is_training = session.loader_facts.get(session.last_loader or -1) is facts
+    if not is_training or session.index - facts["pass"]["step"] < _LEAST_STEPS or not _in_for_loop():
+        return False
+    session.round_from = session.index + session.steps_wanted // 4
+    session.round_share = share
+    session.rounds += 1
+    return True
+
+
+def _validation_ends(session: Session, since: float, share: float) -> bool:
+    """Whether a validation ends early; adds the seconds that the rest of it would take."""
+    spent = time.perf_counter() - since
+    # The ranks of one training must not part here.
+    if session.round_share == 1 or spent < _VALIDATION * session.seconds or rank()[1] > 1 or not _in_for_loop():
+        return False
+    rest = spent * (1 / share - 1)
+    session.line.parts["validation"] = session.line.parts.get("validation", 0.0) + rest
+    session.added_s += rest
+    assert session.validating is not None
+    session.validating["at"] -= rest
+    return True
+
+
+def safe_path(session: Session, file: Any) -> Any:
+    """Where `torch.save` writes, once a pass has ended early: beside a file that the script did not write itself."""
+    if not isinstance(file, (str, os.PathLike)):
+        return file
+    path = os.path.abspath(file)  # noqa: PTH100
+    if path in session.written or not os.path.exists(path):  # noqa: PTH110
+        session.written.add(path)
+        return file
+    return f"{path}.hasten-doctor" if session.rounds else file
+
+
+def _in_for_loop() -> bool:
+    """Whether a `for` statement asks for the next batch, maybe by `enumerate`, `zip` or tqdm."""
+    frame = caller()
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
