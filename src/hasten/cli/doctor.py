@@ -53,6 +53,10 @@ def doctor(
     for_: Annotated[
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
     ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BEFORE AFTER", help=f"Compare two {JSON} of scripts: seconds a step, and losses."),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the verdict only; for a script, print nothing.")
     ] = False,
@@ -62,6 +66,15 @@ def doctor(
     Exit code: of a script its own; of the machine 1 if something is bad; else 0.
     """
     command = ctx.meta.get(_COMMAND)
+    if compare is not None:
+        if command is not None or source is not None:
+            raise ValueError("--compare: reads what was watched; name no SOURCE and no command beside it")
+
+        from hasten.doctor.script import compare as two
+
+        both = two.compare(*compare)
+        echo(json_text(both).rstrip("\n")) if json else _print("\n".join(two.lines(both)))
+        return
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")
     if command is not None:

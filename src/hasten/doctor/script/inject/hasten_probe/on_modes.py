@@ -43,6 +43,7 @@ def install(session: Session) -> None:
     ):
         session.around(owner, name, partial(_counted, kind))
     session.around(torch, "save", _save)
+    session.around(torch.amp.GradScaler, "scale", _scale)
     session.around(torch.autograd, "backward", _backward)
     session.around(torch.autograd, "grad", _grad)
     for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):
@@ -113,6 +114,8 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
     session.goes_backward()
     session.leave_validation()
     session.use(tensors)
+    if session.loss is None:
+        keep_loss(session, tensors)
     _note_modes(session)
     line.push("backward")
     start, cpu = time.perf_counter(), time.thread_time()
@@ -124,6 +127,17 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
         spent["backward"] = spent.get("backward", 0.0) + time.thread_time() - cpu
         spent["backward_wall"] = spent.get("backward_wall", 0.0) + time.perf_counter() - start
         line.relabel("optimizer" if len(line.stack) > 1 else "overhead")
+
+
+def keep_loss(session: Session, loss: Any) -> None:
+    """Keep a step's loss, without reading it from the device."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        session.loss = loss.detach().clone()
+
+
+def _scale(session: Session, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
+    keep_loss(session, outputs)
+    return original(self, outputs)
 
 
 def _grad(session: Session, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:

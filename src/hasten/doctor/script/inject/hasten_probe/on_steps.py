@@ -109,6 +109,8 @@ def _end_step(session: Session) -> None:
     parts, cpu = session.line.cut(), time.thread_time()
     step = {"seconds": now - session.step_at + session.added_s, "parts": parts, "cpu": cpu - session.cpu_at}
     session.steps.append({**step, "synced": session.syncing, "round": session.round_share, **session.cpu})
+    session.losses.append(session.loss)
+    session.loss = None
     session.cpu, session.round_share, session.added_s = {}, 1.0, 0.0
     session.index += 1
     session.sent_in_step.clear()
@@ -285,6 +287,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
+        "losses": [None if each is None else float(each) for each in list(session.losses)],
         "cores": session.cores,
         "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},

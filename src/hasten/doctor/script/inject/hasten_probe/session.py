@@ -112,6 +112,9 @@ class Session:
         self.calls: dict[tuple[str, str], dict[str, Any]] = {}
         self.modes: dict[str, dict[str, Any]] = {}
         self.mode_sites: dict[str, Site] = {}
+        self.loss: Any = None
+        self.losses: list[Any] = []
+        """Tensors of the scalar on which each step went backward, read at the end."""
         self.saves: list[dict[str, Any]] = []
         self.copies: dict[str, Any] = {"count": 0, "bytes": 0, "pinned": 0, "seconds": 0.0}
         self.validations: list[dict[str, Any]] = []
