@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hasten.doctor.finding import ms
-from hasten.doctor.script.doctor import JSON_NAME
+from hasten.doctor.script.doctor import JSON_NAME, LEAST_STEPS
 from hasten.doctor.script.records import ProcessRecord, as_record
-from hasten.files import expanded, first_line
+from hasten.files import expanded
 from hasten.observe.cpu_load import BUSY
 
 _DRAWS, _WITHIN = 2000, (2.5, 97.5)
@@ -54,9 +54,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         times = f"no difference shown: {times}"
     steps = " and ".join(map(str, result["steps"]))
     kind = "" if result["clock"] == "seconds" else " of processor time"
-    texts = [
-        f"a step     {ms(result['before_s'])} before, {ms(result['after_s'])} after{kind}: {times}, over {steps} steps"
-    ]
+    both = f"{ms(result['before_s'])} before, {ms(result['after_s'])} after{kind}"
+    texts = [f"a step     {both}: {times}, over {steps} steps"]
     if kind:
         texts.append("           other programs used the cores meanwhile, so that waits are left out: try again alone")
     losses = result["losses"]
@@ -75,10 +74,9 @@ def _record(path: str | Path) -> ProcessRecord:
         (raw, *_) = json.loads(file.read_text(encoding="utf-8"))["records"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file}: holds no watched training ({first_line(error)}); "
-            "write one with hasten doctor --out DIR -- python train.py"
+            f"{file}: holds no watched training; write one with hasten doctor --out DIR -- python train.py"
         ) from error
     record = as_record(raw)
-    if len(record.measured) < 2:
+    if record.steps <= LEAST_STEPS:
         raise ValueError(f"{file}: has {record.steps} steps, too few to compare; watch more --steps")
     return record
