@@ -34,6 +34,8 @@ for epoch in range(9):
         optimizer.step()
         optimizer.zero_grad()
         score = network(image).detach().mean()  # again
+        scores = network[0](image).detach().cpu()  # copied
+        scores.numpy(), scores[0].tolist()  # from the host
     network.eval()
     torch.no_grad()
     for image, label in again:
@@ -105,6 +107,12 @@ def test_what_is_done_beside_the_steps_is_named_at_its_line(
 def test_what_follows_the_gpu_is_judged_as_with_one(faulty: ScriptReport) -> None:
     named = {each.name for each in faulty.findings if each.gain is None}  # an experiment may find autocast faster
     assert named & {"unpinned-memory", "no-autocast"} == set()
+
+
+def test_what_was_copied_to_the_host_is_read_there(faulty: ScriptReport) -> None:
+    places = {each.where.rpartition(":")[2] for each in faulty.findings if each.name == "host-read"}
+    assert str(line_of("# copied")) in places
+    assert str(line_of("# from the host")) not in places
 
 
 def test_a_script_without_these_faults_has_none(tmp_path: Path) -> None:

@@ -60,15 +60,19 @@ def _read(kind: str, session: Session, original: Callable[..., Any], *args: Any,
     line.push("device_reads")
     start = time.perf_counter()
     try:
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
     finally:
         line.pop()
         tensor = args[0] if args and hasattr(args[0], "device") else None
         _count(session, frame, kind, time.perf_counter() - start, tensor)
+    if kind == READS["cpu"]:
+        session.batch.add(id(result))
+        session.batch_refs.append(result)
+    return result
 
 
 def _on_host(session: Session, tensor: Any) -> bool:
-    """Whether it belongs to the batch that was not moved yet, or is a view into it."""
+    """Whether it belongs to the batch that was not moved yet, was copied to the host, or is a view into such a one."""
     return id(tensor) in session.batch or id(getattr(tensor, "_base", None)) in session.batch
 
 
