@@ -173,6 +173,36 @@ def test_a_round_counts_for_the_share_of_the_pass_that_was_made() -> None:
     assert (last["seconds"], last["cpu"]) == pytest.approx((1.3, 1.3))
 
 
+LIGHTNING = """
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.network = torch.nn.Conv2d(1, 1, 3, padding=1)
+    def training_step(self, batch, index):
+        return (self.network(batch[0]) - batch[1]).square().mean()
+    def validation_step(self, batch, index):
+        self.log("loss", (self.network(batch[0]) - batch[1]).square().mean())
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+loader = DataLoader(TensorDataset(*torch.rand(2, 400, 1, 8, 8)), batch_size=4)
+options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "default_root_dir": FOLDER}
+lightning.Trainer(max_epochs=9, **options).fit(Module(), loader, loader)
+"""
+
+
+def test_lightnings_passes_are_short_as_well(tmp_path: Path) -> None:
+    report = watched(tmp_path, LIGHTNING.replace("FOLDER", repr(str(tmp_path))), steps=24)
+    record = report.run.records[0]
+    assert [step["round"] for step in record.listed("steps") if step["round"] < 1] == [0.12]
+    assert [each["step"] for each in record.listed("validations")][-1:] == [12]
+    assert record.listed("saves")
+
+
 def test_a_long_validation_ends_early_and_counts_whole(tmp_path: Path) -> None:
     slow = "    for image, label in rest:\n        __import__('time').sleep(0.4)\n"
     text = HEALTHY.replace(DATA, LONG).replace("     for image, label in rest:\n", "     " + slow.lstrip())

@@ -18,12 +18,12 @@ def start() -> None:
 
 def _install() -> None:
     """Patch the torch that was just imported, for this process and its forks."""
-    from . import on_data, on_modes, on_modules, on_steps, on_tensors
+    from . import on_data, on_modes, on_modules, on_rounds, on_steps, on_tensors
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
     Path(session.out, f"torch-{os.getpid()}").touch()
-    for part in (on_data, on_tensors, on_modules, on_modes, on_steps):
+    for part in (on_data, on_tensors, on_modules, on_modes, on_rounds, on_steps):
         part.install(session)
     os.register_at_fork(after_in_child=session.begin_forked)
 

@@ -8,10 +8,14 @@ and counts for all of its batches.
 from __future__ import annotations
 
 import dis
+import functools
 import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
+from . import after_import
 from .session import Session, rank
 from .sites import caller
 
@@ -19,12 +23,35 @@ _VALIDATION = 0.15
 """Share of the seconds of the watching from which a validation ends early."""
 _LEAST_STEPS = 5
 """Steps of a pass, at least, before it ends early."""
+_LENGTHS = ("limit_train_batches", "val_check_interval", "overfit_batches", "fast_dev_run")
+"""Arguments of Lightning's trainer that go with a number of batches."""
 _MOST = 0.9
 """Share of a pass from which it goes on to its end."""
 
 
+def install(session: Session) -> None:
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        after_import(name, functools.partial(_limit_trainer, session, name))
+
+
+def _limit_trainer(session: Session, name: str) -> None:
+    session.around(sys.modules[name].Trainer, "__init__", _make_trainer)
+
+
+def _make_trainer(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Lightning counts batches itself: its passes are limited from the beginning, unless the script says how long."""
+    if session.index == 0 and not any(kwargs.get(name) for name in _LENGTHS):
+        kwargs["limit_train_batches"] = max(_LEAST_STEPS, session.steps_wanted // 2)
+        session.limited = True
+    original(self, *args, **kwargs)
+
+
 def begin_pass(session: Session, facts: dict[str, Any]) -> None:
     """A loader is iterated over."""
+    length, last = facts.get("settings", {}).get("length"), facts.get("pass")
+    if session.limited and length and last and last["step"] < session.index and last["batches"] < _MOST * length:
+        session.round_share = last["batches"] / length
+        session.rounds += 1
     facts["pass"] = {"step": session.index, "at": time.perf_counter(), "batches": 0}
     facts["start_steps"].append(session.index)
 

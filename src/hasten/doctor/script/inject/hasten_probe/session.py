@@ -140,6 +140,8 @@ class Session:
         self.load: dict[str, Any] = {}
         self.sampler: Any = None
         self.timer: Any = None
+        self.limited = False
+        """Whether Lightning's passes are short ones."""
         self.rounds = 0
         """Passes that ended early."""
         self.round_from = self.steps_wanted // 2
