@@ -17,9 +17,9 @@ from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
 from hasten.lightning.data import rank_indices
 from hasten.report.read import read_run
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
 from hasten.training.prepare_cases import arena_of
-from hasten.training.sampling import choose_program
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 
 

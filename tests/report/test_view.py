@@ -164,9 +164,9 @@ def test_channels_of_colour_have_its_names(tmp_path: Path, ending: str, names: l
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_patches_are_those_of_the_batch_program(tmp_path: Path, dims: int) -> None:
+    from hasten.training.choose.batch_program import choose_program
     from hasten.training.plan import plan_run
     from hasten.training.prepare_cases import arena_of
-    from hasten.training.sampling import choose_program
 
     data = write_phantoms(tmp_path / "data", num_cases=3, shape=(16, 32, 32), spatial_dims=dims)
     patch = [8, 16, 16] if dims == 3 else [1, 16, 16]

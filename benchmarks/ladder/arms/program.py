@@ -32,9 +32,9 @@ def _train(record: Record) -> None:
     from benchmarks.ladder.algorithms import fast_loss, fast_optimizer
     from benchmarks.ladder.chain import network_of
     from benchmarks.ladder.loop import Arm, may_autocast, run, set_up
+    from hasten.training.choose.batch_program import choose_program
     from hasten.training.plan import plan_run
     from hasten.training.prepare_cases import arena_of
-    from hasten.training.sampling import choose_program
 
     given, task = record.given, record.given.task
     device = set_up(record)

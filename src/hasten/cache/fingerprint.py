@@ -75,7 +75,7 @@ def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
 
 def read_case_set(config: RunConfig) -> CaseSet:
     """The cases that a configuration names. Raises ValueError for anything wrong with the source."""
-    return _cached_case_set(config)[1]
+    return cached_case_set(config)[1]
 
 
 def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case, ...]]:
@@ -87,7 +87,7 @@ def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case
     return case_set, *split_cases(case_set, config.data.split)
 
 
-def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
+def cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
     declared = with_classes(find_listing(config.data.source, remote_dir=remote_dir), config.data.classes)
     listing = with_ignore(declared, config.data.ignore)

@@ -44,7 +44,7 @@ class Step(Protocol):
 
 
 class Strategy:
-    """A single process. Subclasses override what differs; `engine` calls the methods in this order.
+    """A single process. Subclasses override what differs; a training calls the methods in this order.
 
     `mistakes`, `place` (network and its average, before the optimizer is built), `share_optimizer`, `wrap` (after
     compiling). Each step: `sync` around each piece with `run_piece` in it, then `total_norm` once. At validations and
@@ -74,7 +74,7 @@ class Strategy:
         return network, average
 
     def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The optimizer as this process runs it; the engine uses what is returned."""
+        """The optimizer as this process runs it; the training uses what is returned."""
         return optimizer
 
     def wrap(self, network: nn.Module) -> nn.Module:

@@ -23,6 +23,7 @@ from hasten.runtime.precision import autocast as autocast
 from hasten.runtime.precision import tensor_cores as tensor_cores
 from hasten.runtime.precision import to_memory_format
 from hasten.training.choose.autotune import choose_compiled, choose_variant, operated_net, with_variant
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents as RunComponents
 from hasten.training.compose import compose_run as compose_run
@@ -31,7 +32,6 @@ from hasten.training.plan import RunPlan as RunPlan
 from hasten.training.plan import plan_run as plan_run
 from hasten.training.plan import with_train as with_train
 from hasten.training.prepare_cases import arena_of as arena_of
-from hasten.training.sampling import choose_program
 from hasten.training.step import TrainStep as TrainStep
 from hasten.training.validate import validate
 

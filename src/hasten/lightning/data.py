@@ -23,9 +23,9 @@ from hasten.config.schema import RunConfig
 from hasten.feed.feed import Feed
 from hasten.runtime.device import pick_device
 from hasten.sample.share import Share
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import RunPlan, plan_run, with_train
 from hasten.training.prepare_cases import arena_of
-from hasten.training.sampling import choose_program
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """Names of the package: the same code, but with classes that don't know each other."""

@@ -40,9 +40,9 @@ from hasten.report.html import write_template
 from hasten.report.model import Key
 from hasten.report.read import read_run
 from hasten.report.slices import DIFFERENCE_KEYS, class_keys, png_uri
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
 from hasten.training.prepare_cases import arena_of
-from hasten.training.sampling import choose_program
 
 MOST_BYTES = 20_000_000
 """Size of a page at most."""

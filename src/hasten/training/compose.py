@@ -33,6 +33,7 @@ from hasten.runtime.precision import scaler_for, to_memory_format
 from hasten.runtime.variant import variant_of
 from hasten.training.capture import CapturedStep
 from hasten.training.choose import autotune
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.choose.budget import choose_scale, with_scale
 from hasten.training.choose.experiments import Experiments
 from hasten.training.components import RunComponents
@@ -40,7 +41,6 @@ from hasten.training.initial import Start, start_of
 from hasten.training.plan import RunPlan, plan_run, tell_data, tell_network, with_train
 from hasten.training.prepare_cases import homes_of, prepare_cases
 from hasten.training.ranks import rank_mistakes, share_of
-from hasten.training.sampling import choose_program
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hasten.augment.run_chain import RunChain, run_chain
-from hasten.cache.fingerprint import _cached_case_set, get_fingerprint
+from hasten.cache.fingerprint import cached_case_set, get_fingerprint
 from hasten.cache.key import Files
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of
@@ -144,7 +144,7 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     _raise(check_run(config))
-    cached, case_set = _cached_case_set(config)
+    cached, case_set = cached_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError("loss.include_background: regions have no background; set it to false, or data.regions={}")
     split, split_decision = choose_split(case_set, config.data.split)
