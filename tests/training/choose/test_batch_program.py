@@ -12,7 +12,7 @@ import torch
 
 from hasten.config.settled import with_settings
 from hasten.observe.compare import Compared, Comparison
-from hasten.training import sampling
+from hasten.training.choose import batch_program
 from tests.augment.stores import random_store
 from tests.training.choose.test_autotune import planned
 
@@ -88,8 +88,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     clock = Clock()
     made = Programs(clock, seconds=0.1)
     monkeypatch.setattr("hasten.runtime.device.time", clock)
-    monkeypatch.setattr(sampling, "make_segment", made)
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
+    monkeypatch.setattr(batch_program, "make_segment", made)
+    monkeypatch.setattr(batch_program, "compared", lambda *_, **__: judged(2.0))
     return made
 
 
@@ -108,7 +108,9 @@ def test_a_batch_program_is_compiled_where_that_is_set(
     programs.works = works
     run = planned(tmp_path)
     sample = replace(run.config.sample, compile=requested)
-    result, program, settled = sampling.choose_program(replace(run, config=replace(run.config, sample=sample)), ARENA)
+    result, program, settled = batch_program.choose_program(
+        replace(run, config=replace(run.config, sample=sample)), ARENA
+    )
     assert program.compiled == settled["compiled batch program"].on == result.config.sample.compile == on
     assert settled["compiled batch program"].set_by == set_by
     assert programs.made == [bool(requested)]
@@ -117,10 +119,10 @@ def test_a_batch_program_is_compiled_where_that_is_set(
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
     """A device on which Triton works, and a chain that can be fused."""
-    monkeypatch.setattr(sampling, "triton_works", lambda device: True)
-    monkeypatch.setattr(sampling, "fused_places", lambda stages: [1])
-    monkeypatch.setattr(sampling, "_build_kernels", lambda segment: None)
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
+    monkeypatch.setattr(batch_program, "triton_works", lambda device: True)
+    monkeypatch.setattr(batch_program, "fused_places", lambda stages: [1])
+    monkeypatch.setattr(batch_program, "_build_kernels", lambda segment: None)
+    monkeypatch.setattr(batch_program, "compared", lambda *_, **__: judged(2.0))
     return programs
 
 
@@ -138,8 +140,8 @@ def test_fused_kernels_must_be_faster_and_right(
     why: str,
 ) -> None:  # fmt: skip
     card.fused_image = image
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain))
-    _, program, engaged = sampling.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
+    monkeypatch.setattr(batch_program, "compared", lambda *_, **__: judged(gain))
+    _, program, engaged = batch_program.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
@@ -172,10 +174,10 @@ def test_a_batch_is_timed_as_the_run_makes_it(
 ) -> None:
     # Eager, a batch takes 0.1 s, most of it launches; in the run's graph it takes nothing that fusing could save.
     graphs = Graphs(card.clock, 1e-6)
-    monkeypatch.setattr(sampling, "SideStream", graphs)
+    monkeypatch.setattr(batch_program, "SideStream", graphs)
     monkeypatch.setattr(_Callable, "why_not_captured", None)
     run = planned(tmp_path, device="cuda", steps=1000)
     run = replace(run, config=with_settings(run.config, "train", capture=capture))
-    _, _, engaged = sampling.choose_program(run, ARENA)
+    _, _, engaged = batch_program.choose_program(run, ARENA)
     assert engaged["fused batch kernels"].on is on
     assert (graphs.replays > 0) is (capture is None)
