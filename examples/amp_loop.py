@@ -18,8 +18,8 @@ import hasten
 from hasten.cache.build import get_arena
 from hasten.feed.feed import Feed
 from hasten.optim.average import average_of
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
-from hasten.training.sampling import choose_program
 from hasten.training.update import Update
 
 

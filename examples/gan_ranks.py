@@ -24,8 +24,8 @@ from hasten.distribute.world import detect_world
 from hasten.feed.feed import Feed
 from hasten.nets.over_ranks import counts_over_ranks
 from hasten.sample.share import Share
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
-from hasten.training.sampling import choose_program
 from hasten.training.update import Update
 
 

@@ -19,8 +19,8 @@ from hasten.cache.build import get_arena
 from hasten.evaluation.dice import counts_of, dice_of
 from hasten.feed.feed import Feed
 from hasten.prediction.infer import infer_labels, inference_of
+from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
-from hasten.training.sampling import choose_program
 
 
 def my_network(num_channels: int, num_classes: int) -> nn.Module:
