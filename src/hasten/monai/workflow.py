@@ -143,12 +143,16 @@ class Arithmetic:
     """A name of `PRECISIONS`; None keeps torch's setting."""
     autocasts: dict[str, Any]
     """Arguments of `torch.autocast` for a 16-bit precision, `device_type` included."""
+    amp: bool
 
     @classmethod
     def of(
         cls, device: torch.device | None, *, amp: bool, amp_kwargs: dict[str, Any], precision: str | None
     ) -> Arithmetic:
-        """amp alone takes bf16 on a CPU and on a GPU that supports it, fp16 elsewhere, or the dtype of `amp_kwargs`."""
+        """amp alone takes bf16 on a GPU that supports it, else fp16, or the dtype of `amp_kwargs`.
+
+        On a CPU it does nothing, as MONAI's does: bf16 is slower there than float32 without instructions for it.
+        """
         where = device or torch.device("cpu")
         if precision is not None and precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: one of {', '.join(PRECISIONS)}")
@@ -156,11 +160,11 @@ class Arithmetic:
             raise ValueError(
                 f"amp=True is 16-bit arithmetic, and precision={precision!r} is not: leave one of them out"
             )
-        if precision is None and amp:
+        if precision is None and amp and where.type != "cpu":
             precision = _sixteen_bits(where, amp_kwargs.get("dtype"))
         dtype = DTYPES.get(precision or "")
         autocasts = {"device_type": where.type, "dtype": dtype, **amp_kwargs} if dtype is not None else {}
-        return cls(device=where, precision=precision, autocasts=autocasts)
+        return cls(device=where, precision=precision, autocasts=autocasts, amp=amp)
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of a forward pass."""
@@ -173,8 +177,8 @@ class Arithmetic:
         return tensor_cores(self.device, self.precision)
 
     def scaler(self) -> torch.amp.GradScaler | None:
-        """None unless autocast is on; it scales for fp16 only."""
-        return scaler_for(self.device, self.precision or "fp32") if self.autocasts else None
+        """None unless autocast is on or asked for; it scales for fp16 only."""
+        return scaler_for(self.device, self.precision or "fp32") if self.autocasts or self.amp else None
 
 
 def _sixteen_bits(device: torch.device, dtype: torch.dtype | None) -> str:
@@ -197,8 +201,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
 
     Beyond MONAI's:
 
-    precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a CPU and on
-    a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
+    precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a GPU that
+    supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
 
     Raises ValueError naming the argument that is wrong.
     """

@@ -34,8 +34,8 @@ def distance(one: nn.Module, other: nn.Module) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("settings", [{"amp": True}, {"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
-def test_amp_on_a_cpu_is_bf16_with_the_loss_in_float32(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
+def test_bf16_on_a_cpu_has_its_loss_in_float32(settings: dict[str, Any]) -> None:
     dtypes: set[Any] = set()
 
     def watched(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -53,6 +53,16 @@ def test_amp_on_a_cpu_is_bf16_with_the_loss_in_float32(settings: dict[str, Any])
     assert trainer.scaler is not None
     assert not trainer.scaler.is_enabled()
     assert trainer.scaler.get_scale() == 1
+
+
+def test_amp_alone_on_a_cpu_does_nothing_as_in_monai() -> None:
+    net = network()
+    trainer = trainer_of(net, amp=True, decollate=False)
+    trainer.run()
+    assert trainer.state.output["pred"].dtype == torch.float32
+    assert distance(net, trained()) == 0
+    assert trainer.scaler is not None
+    assert not trainer.scaler.is_enabled()
 
 
 def test_fp16_goes_through_a_scaler_that_can_be_saved() -> None:
