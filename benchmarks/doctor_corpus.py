@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import ROOT
 from hasten.doctor.finding import Finding
 
-SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPTS = ROOT / "corpus"
 MEETS = {
     "cudnn-benchmark-off": ("deterministic",),
     "repeat-work": ("recreate",),
@@ -60,9 +61,9 @@ class Script:
         return [sys.executable, str(self.path)]
 
 
-def scripts(folder: Path = SCRIPTS) -> list[Script]:
-    """All of the folder, by name. Raises ValueError for a script without a verdict."""
-    return [read(path) for path in sorted(folder.glob("s[0-9]*.py"))]
+def scripts(half: str) -> list[Script]:
+    """ "s": those for which the rules were made; "b": the blind half. Raises ValueError for one without a verdict."""
+    return [read(path) for path in sorted(SCRIPTS.glob(f"{half}[0-9]*.py"))]
 
 
 def read(path: Path) -> Script:
@@ -74,8 +75,8 @@ def read(path: Path) -> Script:
         path=path,
         verdicts=tuple(verdict.group(1).split("|")),
         labels=tuple(_labels(text.splitlines())),
-        control="\n# control\n" in text,
-        ranks="\n# torchrun\n" in text,
+        control=re.search(r"^# control$", text, re.MULTILINE) is not None,
+        ranks=re.search(r"^# torchrun$", text, re.MULTILINE) is not None,
     )
 
 
@@ -135,13 +136,13 @@ def _names(script: Script, finding: Finding, label: Label) -> bool:
     return finding.name in LOOSE or (name == script.path.name and line == str(label.line))
 
 
-def judged_corpus(*, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Each script watched once as it is, and judged both for this CPU and as `--for cuda` would."""
+def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Each script of a half watched once as it is, and judged both for this CPU and as `--for cuda` would."""
     from hasten.doctor.script import run_script
     from hasten.doctor.script.doctor import judge
 
     results = []
-    for script in scripts():
+    for script in scripts(half):
         if names and not any(name in script.path.stem for name in names):
             continue
         run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)

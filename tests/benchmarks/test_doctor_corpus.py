@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.doctors.corpus import read, score, scripts
+from benchmarks.doctor_corpus import read, score, scripts
 from hasten.doctor.finding import Finding
 
 
-def test_every_label_of_the_corpus_is_one_that_can_be_met():
-    result = scripts()
+@pytest.mark.parametrize("half", ["s", "b"])
+def test_every_label_of_the_corpus_is_one_that_can_be_met(half):
+    result = scripts(half)
     assert len(result) >= 25
-    assert {"launch", "input", "compute", "sync", "validation"} >= {word for one in result for word in one.verdicts}
+    assert {"launch", "input", "compute", "sync", "validation", "checkpoint"} >= {
+        word for one in result for word in one.verdicts
+    }
     assert sum(one.control for one in result) >= 3
     for one in result:
         lines = one.path.read_text().splitlines()

@@ -1,1 +1,0 @@
-"""Programs that the doctor is judged on."""
