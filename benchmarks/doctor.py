@@ -139,8 +139,11 @@ def range_times(rounds: int) -> dict[str, list[float]]:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "corpus": corpus, "blind": partial(corpus, half="b", goals=(0.92, 0.92, 0.75, 0.92)), "overhead": overhead, "watchers": watchers,
-}  # fmt: skip
+    "corpus": corpus,
+    "blind": partial(corpus, half="b", goals=(0.92, 0.92, 0.75, 0.92)),
+    "overhead": overhead,
+    "watchers": watchers,
+}
 
 
 if __name__ == "__main__":
