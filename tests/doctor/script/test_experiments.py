@@ -73,7 +73,7 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
         roots=[(net, "/s/t.py:3")],
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
-        steps=[{"parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
+        steps=[{"round": 1.0, "parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         step_seconds=[0.5, 0.02, 0.02, 0.02, 0.02, 0.02],
         finished=False,
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
@@ -159,7 +159,10 @@ def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
 
 def test_the_wait_is_taken_from_the_steps(probe):
     session = session_of(budget_s=0.0)
-    session.steps = [{"parts": {"wait": 9.0}}, *({"parts": {"wait": 0.01 * n}} for n in range(6))]
+    session.steps = [
+        {"round": 1.0, "parts": {"wait": 9.0}},
+        *({"round": 1.0, "parts": {"wait": 0.01 * n}} for n in range(6)),
+    ]
     assert probe.experiments.run(session)["wait_s"] == pytest.approx(0.03)
 
 
@@ -251,7 +254,7 @@ def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
 
 def test_items_are_looked_at_where_workers_hide_them_too(probe):
     session = session_of(budget_s=6.0)
-    session.steps = [{"parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
+    session.steps = [{"round": 1.0, "parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
     result = probe.experiments.run(session)
     assert result["items"]["kind"] == "whole"
 

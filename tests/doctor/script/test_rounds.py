@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from hasten.doctor.script.doctor import ScriptReport, judge, summary
-from hasten.doctor.script.launch import run_script
-from hasten.doctor.script.records import weighted
+from hasten.doctor.script.launch import INJECT, run_script
 
 FAULTY = """
 import torch
@@ -164,8 +164,12 @@ def test_what_was_there_before_is_not_overwritten_after_a_pass_that_ended_early(
     assert sorted(each.name for each in folder.iterdir()) == ["last.pt", "train.py"]
 
 
-def test_a_round_counts_for_the_share_of_the_pass_that_was_made() -> None:
-    usual = {"seconds": 1.0, "cpu": 1.0, "parts": {"forward": 0.9, "wait": 0.1}}
+def test_a_round_counts_for_the_share_of_the_pass_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(INJECT))
+    weighted = importlib.import_module("hasten_probe.on_rounds").weighted
+    for name in [name for name in sys.modules if name.startswith("hasten_probe")]:
+        del sys.modules[name]
+    usual = {"seconds": 1.0, "cpu": 1.0, "parts": {"forward": 0.9, "wait": 0.1}, "round": 1.0}
     after = {"seconds": 4.0, "cpu": 4.0, "parts": {"forward": 0.9, "wait": 1.1, "validation": 2.0}, "round": 0.1}
     (_, first, last, second) = weighted([usual, usual, after, usual])
     assert (first, second) == (usual, usual)

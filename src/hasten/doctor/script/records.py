@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,31 +113,6 @@ def place(site: str) -> str:
         return site
 
 
-def weighted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Steps with what a round adds to one counted for its share: `hasten_probe.on_rounds`.
-
-    What it adds is, of each part, what lies above the median of the other steps.
-    """
-    others = [step for step in steps[1:] if step.get("round", 1.0) == 1]
-    if len(others) + 1 >= len(steps) or not others:
-        return steps
-    names = {name for step in others for name in step["parts"]}
-    usual = {name: statistics.median(step["parts"].get(name, 0.0) for step in others) for name in names}
-    return [_weighted(step, usual) for step in steps]
-
-
-def _weighted(step: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
-    share = step.get("round", 1.0)
-    more = {name: max(0.0, seconds - usual.get(name, 0.0)) for name, seconds in step["parts"].items()}
-    parts = {name: seconds - (1 - share) * more[name] for name, seconds in step["parts"].items()}
-    seconds = step["seconds"] - (1 - share) * sum(more.values())
-    return step | {
-        "parts": parts,
-        "seconds": seconds,
-        "cpu": step.get("cpu", 0.0) * seconds / max(step["seconds"], 1e-9),
-    }
-
-
 def read_records(folder: Path) -> list[ProcessRecord]:
     """Records of the processes that trained, by rank; the longest of several with one rank, such as folds.
 
@@ -164,5 +138,5 @@ def as_record(raw: dict[str, Any]) -> ProcessRecord:
         assume_cuda=raw.get("assume_cuda", False),
         ended=raw.get("ended", "exit"),
         experiments=raw.get("experiments") or {},
-        raw=raw | {"steps": weighted(raw.get("steps", []))},
+        raw=raw,
     )

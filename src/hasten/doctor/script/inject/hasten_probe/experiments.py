@@ -13,6 +13,7 @@ import torch
 
 from . import exp_data, exp_net
 from .exp_time import Others, random_state_kept
+from .on_rounds import weighted
 
 SHARES = {
     "workers": 0.30,
@@ -159,7 +160,7 @@ def _step(session: Any) -> dict[str, Any]:
     """
     first = max(1, len(session.step_seconds) // 5)
     # The session's steps have the very first one too, which `step_seconds` leaves out.
-    parts = [step["parts"] for step in session.steps[1 + first :]]
+    parts = [step["parts"] for step in weighted(session.steps)[1 + first :]]
     wait_s, *rare_s = (
         statistics.fmean(each.get(name, 0.0) for each in parts) for name in ("wait", "validation", "checkpoint")
     )

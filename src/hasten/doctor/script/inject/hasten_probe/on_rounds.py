@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -98,6 +99,28 @@ def safe_path(session: Session, file: Any) -> Any:
         session.written.add(path)
         return file
     return f"{path}.hasten-doctor" if session.rounds else file
+
+
+def weighted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps with what a round adds to one counted for its share: of each part, what lies above the others' median."""
+    others = [step for step in steps[1:] if step["round"] == 1]
+    if len(others) + 1 >= len(steps) or not others:
+        return steps
+    names = {name for step in others for name in step["parts"]}
+    usual = {name: statistics.median(step["parts"].get(name, 0.0) for step in others) for name in names}
+    return [_weighted(step, usual) for step in steps]
+
+
+def _weighted(step: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
+    share = step["round"]
+    more = {name: max(0.0, seconds - usual.get(name, 0.0)) for name, seconds in step["parts"].items()}
+    parts = {name: seconds - (1 - share) * more[name] for name, seconds in step["parts"].items()}
+    seconds = step["seconds"] - (1 - share) * sum(more.values())
+    return step | {
+        "parts": parts,
+        "seconds": seconds,
+        "cpu": step["cpu"] * seconds / max(step["seconds"], 1e-9),
+    }
 
 
 def _in_for_loop() -> bool:

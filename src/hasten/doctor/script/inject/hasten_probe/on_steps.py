@@ -26,11 +26,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
+from .on_rounds import weighted
 from .session import Session, rank
 from .sites import nearest
 
 _COPIED = (
-    *("assume_cuda", "steps", "shapes", "devices", "autocast", "subclass"),
+    *("assume_cuda", "shapes", "devices", "autocast", "subclass"),
     *("load", "modes", "mode_sites", "saves", "copies", "validations"),
 )
 """What the record has from the session as it is."""
@@ -224,7 +225,7 @@ def again(session: Session) -> None:
 
 def _close(session: Session, why: str, experiments: bool) -> None:
     _end_threads(session)
-    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
+    session.step_seconds = [step["seconds"] for step in weighted(session.steps)[1:]]
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
@@ -287,6 +288,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
+        "steps": weighted(session.steps),
         "losses": [None if each is None else float(each) for each in list(session.losses)],
         "cores": session.cores,
         "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
