@@ -79,8 +79,7 @@ class PolypDataModule(L.LightningDataModule):
         return DataLoader(data, self.hp["batch_size"], shuffle=True, num_workers=self.hp["num_workers"])
 
     def val_dataloader(self):
-        data = PolypDataset(self.val_files, self.hp["image_size"], augment=False)
-        return DataLoader(data, self.hp["batch_size"], num_workers=self.hp["num_workers"])
+        return DataLoader(PolypDataset(self.val_files, self.hp["image_size"], augment=False), self.hp["batch_size"])
 
 
 class SegModule(L.LightningModule):

@@ -99,7 +99,7 @@ def main():
     L.seed_everything(0)
     files = write_volumes(folder("organs"), 8, (64, 64, 64))
     train = Volumes(files[:6], args.patch, length=24)
-    # label: no-persistent-workers gpu sure; no-persistent-workers cpu likely; many-workers both likely
+    # label: no-persistent-workers gpu sure; no-persistent-workers cpu maybe; many-workers both likely
     # label: unpinned-memory gpu maybe; small-batch gpu likely
     train_loader = DataLoader(train, args.batch, shuffle=True, num_workers=4)
     val_loader = DataLoader(Volumes(files[6:]), 1)

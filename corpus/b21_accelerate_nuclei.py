@@ -1,4 +1,4 @@
-# verdict: input
+# verdict: input|validation
 """Imitates an accelerate example changed for nuclei segmentation (2-D): Accelerator.prepare, elastic deformation in the
 data set, gather_for_metrics with sklearn scores in every step, and save_state after each epoch."""
 

@@ -1,4 +1,4 @@
-# verdict: sync|input
+# verdict: compute|input
 """Imitates users' code for 3-D vessel segmentation with accelerate: NIfTI files read by nibabel in each item, a
 boundary loss whose distance maps scipy makes in the loop, class weights built in the loss, fp16 on CUDA."""
 
@@ -12,7 +12,7 @@ from scipy.ndimage import distance_transform_edt
 from torch.utils.data import DataLoader, Dataset
 
 CONFIG = {
-    "shape": (72, 72, 64), "patch": (32, 32, 32), "cases": 22, "batch_size": 2, "epochs": 20, "lr": 2e-3,
+    "shape": (112, 112, 80), "patch": (32, 32, 32), "cases": 22, "batch_size": 2, "epochs": 20, "lr": 2e-3,
     "alpha": 0.01, "class_weights": [0.2, 0.8], "val_every": 2,
 }  # fmt: skip
 
@@ -50,11 +50,12 @@ class VesselDataset(Dataset):
 
 
 def signed_distance(mask):
-    """Of each case of the batch, as in the boundary loss: negative inside."""
-    maps = np.zeros(mask.shape, np.float32)
-    for n, case in enumerate(mask.astype(bool)):
-        if case.any():
-            maps[n] = distance_transform_edt(~case) * ~case - (distance_transform_edt(case) - 1) * case
+    """Of each class of each case of the batch, as in the boundary loss: negative inside."""
+    maps = np.zeros((len(mask), 2, *mask.shape[1:]), np.float32)
+    for n, c in np.ndindex(maps.shape[:2]):
+        inside = mask[n] == c
+        if inside.any():
+            maps[n, c] = distance_transform_edt(~inside) * ~inside - (distance_transform_edt(inside) - 1) * inside
     return maps
 
 
@@ -64,13 +65,13 @@ def compute_loss(logits, target, distances, alpha):
     p = logits.float().softmax(1)
     ce = F.cross_entropy(logits.float(), target, weight=weights)
     dice = 1 - (2 * (p[:, 1] * target).sum() + 1) / (p[:, 1].sum() + target.sum() + 1)
-    return ce + dice + alpha * (p[:, 1] * distances).mean()
+    return ce + dice + alpha * (p * distances).mean()
 
 
 def validate(model, loader):
     model.eval()
     dices = []
-    # label: validation-graph both sure
+    # label: validation-graph both likely
     for image, target in loader:
         logits = model(image.float())
         guess = logits.argmax(1)

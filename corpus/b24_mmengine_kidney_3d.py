@@ -1,4 +1,4 @@
-# verdict: input
+# verdict: sync|compute
 """Imitates a user's 3-D kidney project on mmengine's Runner with an iteration-based loop: whole compressed volumes are
 read and normalised for each patch, and hooks against running out of memory were copied from an issue's answers."""
 

@@ -72,9 +72,9 @@ class PeriodicCheckpointer(HookBase):
     def after_step(self):
         if (self.trainer.iter + 1) % self.period == 0:
             kept = {k: getattr(self.trainer, k).state_dict() for k in ("model", "teacher", "optimizer")}
-            # label: checkpoint-stall gpu likely; checkpoint-stall cpu maybe
-            torch.save(kept, self.path / f"model_{self.trainer.iter + 1:07d}.pth")
-            torch.save(kept, self.path / "model_last.pth")
+            for name in (f"model_{self.trainer.iter + 1:07d}.pth", "model_last.pth"):
+                # label: checkpoint-stall gpu likely; checkpoint-stall cpu maybe
+                torch.save(kept, self.path / name)
 
 
 @register
@@ -88,14 +88,11 @@ class EventWriter(HookBase):
 class Trainer:
     def __init__(self, cfg):
         torch.manual_seed(cfg["seed"])
-        # label: no-channels-last gpu maybe
-        self.model = UNet(**cfg["model"]).to(device)
+        self.model = UNet(**cfg["model"]).to(device)  # label: no-channels-last gpu maybe
         self.teacher = copy.deepcopy(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), **cfg["optimizer"])
         self.data, self.cfg, self.storage, self.iter = iter(REGISTRY["TwoStreams"](**cfg["data"])), cfg, {}, 0
-        self.hooks = [REGISTRY[name]() for name in cfg["hooks"]]
-        for hook in self.hooks:
-            hook.trainer = self
+        HookBase.trainer, self.hooks = self, [REGISTRY[name]() for name in cfg["hooks"]]
 
     def run_step(self):
         # label: unpinned-memory gpu maybe; small-batch gpu likely; no-workers gpu maybe
