@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Level = Literal["finding", "note"]
 """A `note` costs nothing measurable on this machine, but would on other hardware."""
@@ -30,12 +30,23 @@ AS_LONG = 0.95
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A cure as a change of calls at a line of the script: arguments that are set; of none, the statement goes."""
+
+    calls: tuple[str, ...]
+    """Last names of what is called there, such as `DataLoader`."""
+    keywords: tuple[tuple[str, str], ...] = ()
+    """Names and values, as source text."""
+
+
+@dataclass(frozen=True, slots=True)
 class FindingText:
     """What of a finding does not depend on the measurement: see `Finding`."""
 
     name: str
     title: str
     cure: str
+    edit: Edit | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +61,10 @@ class Finding:
     """`train.py:31` in a script, a run's setting (`sample.batch_size`), or "" if it concerns the machine."""
     cure: str
     """The remedy in one line."""
+    edit: Edit | None = None
+    """The same as a change of the script's own lines, if it is one."""
+    diff: tuple[str, ...] = ()
+    """What `edit` makes of them, as lines of a unified diff; empty where that is not certain."""
     evidence: str = ""
     """The measured numbers behind it, in words."""
     cost_s: float | None = None
@@ -75,13 +90,13 @@ def gain_of(cost_s: float, step_s: float) -> float:
 
 
 def finding_from_share(
-    cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, **texts: str
+    cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, **texts: Any
 ) -> list[Finding]:
     """A finding if a part takes at least the share `least` of a step. saved_s: what the cure saves, by default all."""
     if step_s <= 0 or cost_s < least * step_s:
         return []
     gain = gain_of(cost_s if saved_s is None else max(0.0, saved_s), step_s)
-    return [Finding(cost_s=cost_s, gain=gain, **texts)]  # type: ignore[arg-type]
+    return [Finding(cost_s=cost_s, gain=gain, **texts)]
 
 
 def ms(seconds: float) -> str:

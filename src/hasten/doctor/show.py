@@ -27,6 +27,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
             now = "; ".join(filter(None, (_amounts(finding), evidence)))
             lines += [f"      now   {now}"] if now else []
         lines.append(f"      cure  {finding.cure}")
+        lines += [f"            {line}" for each in group for line in each.diff]
     for group in filter(lambda group: _small(group[0]), _grouped(findings)):
         finding = group[0]
         lines.append(f"   small: {_place(group)}{finding.title}; {finding.cure} ({finding.gain:.2f} times as fast)")
@@ -75,8 +76,9 @@ def _row(group: Sequence[Finding]) -> tuple[str, ...]:
     note = "" if finding.level == "finding" else "Note: "
     gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
     cost = "" if finding.cost_s is None or note else whole(ms(finding.cost_s))
+    cure = "\n".join([finding.cure, *(line for each in group for line in each.diff)])
     evidence = () if _small(finding) else dict.fromkeys(one.evidence for one in group if one.evidence)
-    return (_place(group) + note + finding.title, "\n".join(evidence), finding.cure, cost, gain)
+    return (_place(group) + note + finding.title, "\n".join(evidence), cure, cost, gain)
 
 
 def split_section(split: Split, diagnosis: Diagnosis, note: str = "") -> Section:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.doctor.finding import Finding, ms, ranked
+from hasten.doctor.script.edit import diff_of
 from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
@@ -115,7 +116,11 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         existing = by_place.setdefault((finding.name, finding.where), finding)
         if (existing.level, finding.level) == ("note", "finding"):
             by_place[finding.name, finding.where] = finding
-    return ranked(by_place.values())
+    return [_with_diff(finding) for finding in ranked(by_place.values())]
+
+
+def _with_diff(finding: Finding) -> Finding:
+    return finding if finding.edit is None else replace(finding, diff=diff_of(finding.where, finding.edit))
 
 
 # The report

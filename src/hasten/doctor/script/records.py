@@ -100,8 +100,10 @@ class ProcessRecord:
     def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
         """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
         more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
-        name, title, cure = text.name, text.title, text.cure
-        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **more)
+        where = place(site)
+        return Finding(
+            name=text.name, title=text.title, where=where, cure=text.cure, edit=text.edit, cost_s=cost_s, **more
+        )
 
 
 def place(site: str) -> str:

@@ -6,7 +6,17 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.doctor.finding import CHECKPOINTS, READS, VALIDATION, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.finding import (
+    CHECKPOINTS,
+    READS,
+    VALIDATION,
+    Edit,
+    Finding,
+    FindingText,
+    finding_from_share,
+    gain_of,
+    ms,
+)
 from hasten.doctor.script.records import WARMUP, ProcessRecord, place
 
 OFTEN = 0.5
@@ -30,16 +40,19 @@ _LEFT = {
         "empty-cache",
         "torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
         "remove the call",
+        Edit(("empty_cache",)),
     ),
     "gc_collect": FindingText(
         "gc-collect",
         "gc.collect() in the loop looks at every object of the process",
         "remove the call; tensors are freed when their last name goes",
+        Edit(("collect",)),
     ),
     "zero_grad": FindingText(
         "zero-grad-memset",
         "gradients are filled with zeros, and then added to, rather than dropped",
         "zero_grad(set_to_none=True), the default",
+        Edit(("zero_grad",), (("set_to_none", "True"),)),
     ),
 }
 """Calls that cost their own time."""
@@ -48,6 +61,7 @@ _MODES = {
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
         "remove torch.autograd.set_detect_anomaly(True) (Lightning: detect_anomaly=False)",
+        Edit(("set_detect_anomaly",)),
     ),
     "profiler": FindingText(
         "profiler-on",
@@ -112,6 +126,7 @@ _SYNC_COPY = FindingText(
     "sync-copy",
     "the batch lies in pinned memory, and the host waits for its copy all the same",
     "batch.to(device, non_blocking=True)",
+    Edit(("to", "cuda"), (("non_blocking", "True"),)),
 )
 _RECREATE = FindingText(
     "recreate",

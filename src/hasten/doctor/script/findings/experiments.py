@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Finding, ms
+from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Edit, Finding, ms
 from hasten.doctor.script.records import place
 from hasten.observe.cpu_load import BUSY
 
@@ -25,6 +25,9 @@ LEAST = 1.05
 """Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
 BEFORE_DRAW = 0.25
 """Share of an item that must come before its first random number."""
+
+LOADERS = ("DataLoader", "ThreadDataLoader")
+_CONVOLUTIONS = tuple(f"Conv{transposed}{size}d" for transposed in ("", "Transpose") for size in (1, 2, 3))
 
 Results = Mapping[str, Any]
 
@@ -212,6 +215,7 @@ def _biases(results: Results, step: StepTimes) -> Finding | None:
         title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
         where=sites[0] if sites else place(arm.get("site", "")),
         cure="bias=False for the convolutions before a norm",
+        edit=Edit(_CONVOLUTIONS, (("bias", "False"),)),
         evidence=f"modules {listed}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
         level="note",
     )
@@ -238,11 +242,13 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     name, title = too_few(now)
     if best < now:
         name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
+    cure, edit = with_workers(best)
     return Finding(
         name=name,
         title=title,
         where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={best}{', persistent_workers=True' if best else ''})",
+        cure=cure,
+        edit=edit,
         evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
@@ -256,6 +262,14 @@ def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
     """
     loops = {int(count): seconds for count, seconds in ((results.get("workers") or {}).get("loop") or {}).items()}
     return loops if len(loops) > 1 and len(loops.get(workers, ())) > 1 else {}
+
+
+def with_workers(workers: int) -> tuple[str, Edit | None]:
+    """The cure by so many worker processes, in words and as a change; without them other arguments may have to go."""
+    if workers == 0:
+        return "DataLoader(..., num_workers=0)", None
+    keywords = (("num_workers", str(workers)), ("persistent_workers", "True"))
+    return f"DataLoader(..., num_workers={workers}, persistent_workers=True)", Edit(LOADERS, keywords)
 
 
 def too_few(workers: int) -> tuple[str, str]:

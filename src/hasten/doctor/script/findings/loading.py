@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hasten.doctor.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings.experiments import measured_loops, step_of, too_few
+from hasten.doctor.finding import WAITS, Edit, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
@@ -32,6 +32,7 @@ _UNPINNED_MEMORY = FindingText(
     "unpinned-memory",
     "batches are copied to the GPU from pageable memory, and the host waits for each copy",
     "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+    Edit(LOADERS, (("pin_memory", "True"),)),
 )
 
 
@@ -55,9 +56,9 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     measured = bool(measured_loops(record.experiments, 0))
     name, title = too_few(0)
     workers = min(4, usable_cores())
-    cure = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+    cure, edit = with_workers(workers)
     yield record.finding(
-        FindingText(name, title, cure),
+        FindingText(name, title, cure, edit),
         loader["site"],
         evidence=evidence,
         cost_s=wait,
@@ -78,6 +79,7 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         title="workers prepare only one batch ahead, and the training waits whenever one is late",
         where=place(loader["site"]),
         cure="DataLoader(..., prefetch_factor=4)",
+        edit=Edit(LOADERS, (("prefetch_factor", "4"),)),
         evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
     )
 
@@ -96,6 +98,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         title="the workers are started again for every pass over the data",
         where=place(loader["site"]),
         cure="DataLoader(..., persistent_workers=True)",
+        edit=Edit(LOADERS, (("persistent_workers", "True"),)),
         evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
     )
 
