@@ -38,13 +38,15 @@ def corpus(given: argparse.Namespace, half: str = "s", goals: Sequence[float] = 
     result = judged_corpus(half, steps=24, seconds=20 if given.quick else 40, names=given.names)
     claims, kind = [], "blind " if half == "b" else ""
     number = f"{len(result) // 2} {kind}scripts"
+    places: dict[str, float] = {}
     for hardware, recall in zip(("cpu", "gpu"), recalls, strict=True):
         rate = rates([one for one in result if one["hardware"] == hardware])
         for name, goal in (("verdicts", verdicts), ("precision", precision), ("recall", recall)):
             claims.append(Claim.at_least(f"{name} of {number}, for a {hardware}", rate[name], goal))
+        places[hardware] = rate["at the label's line"]
         claims.append(Claim.at_most(f"named of {kind}controls, for a {hardware}", rate["named of controls"], 0))
     series = {f"{one['script']}_s": [one["seconds"]] for one in result if one["hardware"] == "cpu"}
-    return claims, series, {"scripts": result}
+    return claims, series, {"scripts": result, "at the label's line": places}
 
 
 def overhead(given: argparse.Namespace) -> Part:

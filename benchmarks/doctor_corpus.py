@@ -31,7 +31,7 @@ MEETS = {
     "host-read": ("host-metric",),
 }
 """Other names of findings that meet a label: one finding tells both, or which of the two depends on the hardware."""
-MEASURED = ("no-autocast", "no-channels-last", "small-batch")
+MEASURED = ("no-autocast", "no-channels-last", "small-batch", "slow-kernels", "spinning-threads")
 """Kinds that an experiment finds on the machine at hand: beside the labels they are neither right nor wrong."""
 LOOSE = ("conv-bias-before-norm",)
 """Kinds whose place is where the network's class lies, maybe in another file."""
@@ -101,9 +101,14 @@ def _next(lines: Sequence[str], number: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """Of one script on one kind of hardware. What is named and labelled `maybe` counts nowhere."""
+    """Of one script on one kind of hardware, by kinds. What is named and labelled `maybe` counts nowhere.
+
+    One kind may have several lines that are right, as where a validation is called, begins, or loops.
+    """
 
     right: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    """Those of `right` at another line than the label."""
     wrong: tuple[str, ...]
     met: tuple[str, ...]
     missed: tuple[str, ...]
@@ -112,12 +117,13 @@ class Score:
 def score(script: Script, findings: Sequence[Finding], gpu: bool) -> Score:
     """Findings and notes alike are named; on a CPU a note of what costs only on a GPU is neither right nor wrong."""
     here = ("both", "gpu") if gpu else ("both", "cpu")
-    right, wrong, met = [], [], set()
+    right, elsewhere, wrong, met = [], [], [], set()
     for finding in findings:
         known = [label for label in script.labels if _names(script, finding, label)]
         message = f"{finding.name} at {Path(finding.where).name or 'no line'}"
         if any(label.hardware in here and label.certainty != "maybe" for label in known):
             right.append(message)
+            elsewhere += [message] * (not any(_at(finding, label) for label in known))
             met |= {label.kind for label in known if label.hardware in here}
         elif finding.name in MEASURED and finding.gain is not None:
             continue
@@ -125,15 +131,22 @@ def score(script: Script, findings: Sequence[Finding], gpu: bool) -> Score:
             wrong.append(message)
     sure = {label.kind for label in script.labels if label.certainty == "sure" and label.hardware in here}
     return Score(
-        right=tuple(right), wrong=tuple(wrong), met=tuple(sorted(sure & met)), missed=tuple(sorted(sure - met))
+        right=tuple(right),
+        elsewhere=tuple(elsewhere),
+        wrong=tuple(wrong),
+        met=tuple(sorted(sure & met)),
+        missed=tuple(sorted(sure - met)),
     )
 
 
 def _names(script: Script, finding: Finding, label: Label) -> bool:
     if finding.name != label.kind and finding.name not in MEETS.get(label.kind, ()):
         return False
-    name, _, line = Path(finding.where).name.partition(":")
-    return finding.name in LOOSE or (name == script.path.name and line == str(label.line))
+    return finding.name in LOOSE or Path(finding.where).name.partition(":")[0] == script.path.name
+
+
+def _at(finding: Finding, label: Label) -> bool:
+    return finding.name in LOOSE or finding.where.rpartition(":")[2] == str(label.line)
 
 
 def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -166,11 +179,14 @@ def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str]
 
 
 def rates(result: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Shares of 1: of the verdicts right, of what is named right (precision), of what is sure named (recall)."""
+    """Shares of 1: of the verdicts right, of what is named right (precision), of what is sure named (recall), of what
+    is right at its label's line.
+    """
     right, wrong, met, missed = (sum(len(one[word]) for one in result) for word in ("right", "wrong", "met", "missed"))
     return {
         "verdicts": sum(one["verdict"] for one in result) / max(1, len(result)),
         "precision": right / max(1, right + wrong),
         "recall": met / max(1, met + missed),
+        "at the label's line": 1 - sum(len(one["elsewhere"]) for one in result) / max(1, right),
         "named of controls": float(sum(len(one["wrong"]) for one in result if one["control"])),
     }

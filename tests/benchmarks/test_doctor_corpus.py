@@ -49,7 +49,9 @@ def test_right_wrong_met_and_missed(script):
     assert (cpu.met, cpu.missed) == (("small-batch",), ())
     assert (gpu.met, gpu.missed) == (("host-read", "small-batch"), ("unpinned-memory",))
     assert cpu.wrong == gpu.wrong == ("gc-collect at s99_made.py:5",)
-    # What costs only on a GPU is no finding on a CPU, and one at another line is none at all.
+    # What costs only on a GPU is no finding on a CPU. One at another line counts, and is told.
     assert score(script, [named("host-read", 5)], False).wrong
-    assert score(script, [named("small-batch", 5)], False).missed == ("small-batch",)
+    assert cpu.elsewhere == ()
+    other = score(script, [named("small-batch", 5)], False)
+    assert (other.met, other.missed, other.elsewhere) == (("small-batch",), (), ("small-batch at s99_made.py:5",))
     assert score(script, [named("no-autocast", 4, gain=1.2)], False).wrong == ()

@@ -14,6 +14,7 @@ from hasten.doctor.time_split import diagnose
 STEPS = 20
 SITE = "/s/train.py:10"
 PAGEABLE = {"count": 38, "pinned": 0, "seconds": 0.1}
+RESTARTED = {"starts": [0.2, 0.2, 0.2], "start_steps": [0, 5, 9]}
 VALIDATION = {"step": 9, "site": SITE, "seconds": 0.7}
 
 
@@ -101,7 +102,7 @@ def test_too_few_steps_say_nothing():
     [
         ({"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0)]}, "no-workers"),
         ({"parts": {"wait": 0.02}, "loaders": [loader(prefetch_factor=1)]}, "no-prefetch"),
-        ({"loaders": [loader(persistent_workers=False, starts=[0.2, 0.2, 0.2], start_steps=[0, 5, 9])]}, "no-persistent-workers"),
+        ({"loaders": [loader(persistent_workers=False, **RESTARTED)]}, "no-persistent-workers"),
         ({"cuda": True, "loaders": [loader(pin_memory=False)], "copies": PAGEABLE}, "unpinned-memory"),
         ({"cuda": True, "reads": [reads(device="cuda")]}, "host-read"),
         ({"cuda": True, **calls("empty_cache")}, "empty-cache"),

@@ -50,7 +50,8 @@ def test_the_finding_names_loader_and_cost():
 
 
 def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
-    assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=2.0)]) == []
+    (hidden,) = heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=2.0)])
+    assert hidden.level == "note"
     assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=1.1)]) != []
     same = record()
     same.experiments["items"] = {"kind": "whole"}

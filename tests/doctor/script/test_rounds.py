@@ -23,6 +23,7 @@ again = DataLoader(data, batch_size=4)
 rest = DataLoader(held_out, batch_size=4)
 network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 1, 3, padding=1))
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+teacher = torch.nn.Conv2d(1, 1, 3, padding=1)
 kept = []
 for epoch in range(9):
     network.train()
@@ -34,6 +35,7 @@ for epoch in range(9):
         optimizer.step()
         optimizer.zero_grad()
         score = network(image).detach().mean()  # again
+        guide = teacher(image).detach()  # taught
         scores = network[0](image).detach().cpu()  # copied
         scores.numpy(), scores[0].tolist()  # from the host
     network.eval()
@@ -47,7 +49,9 @@ for epoch in range(9):
 HEALTHY = (
     FAULTY.replace("    network[0].register_forward_hook", "    epoch or network[0].register_forward_hook")
     .replace("score = network(image).detach().mean()  # again", "score = loss.detach()")
+    .replace("guide = teacher(image)", "with torch.no_grad(): guide = teacher(image)")
     .replace("    torch.no_grad()\n    for image, label in again:", "    for image, label in ():")
+    .replace("    torch.save(", "    with torch.no_grad(): network(torch.rand(1, 1, 8, 8))\n    torch.save(")
     .replace("    for image, label in rest:\n", "    with torch.inference_mode():\n     for image, label in rest:\n")
 )
 ADVERSARIAL = """
@@ -93,6 +97,7 @@ def line_of(word: str) -> int:
         ("training-cases-validated", "network.eval()", "6 of 7 forward passes"),
         ("hooks-pile-up", "# hooked", "more hooks after 30 steps"),
         ("repeated-forward", "# again", "a step"),
+        ("needless-grad", "# taught", "1.0 a step"),
     ],
 )
 def test_what_is_done_beside_the_steps_is_named_at_its_line(
@@ -118,6 +123,7 @@ def test_what_was_copied_to_the_host_is_read_there(faulty: ScriptReport) -> None
 def test_a_script_without_these_faults_has_none(tmp_path: Path) -> None:
     names = {each.name for each in watched(tmp_path, HEALTHY).findings}
     others = {"validation-graph", "training-cases-validated", "hooks-pile-up", "repeated-forward", "unpinned-memory"}
+    others |= {"needless-grad"}
     assert names & others == set()
 
 

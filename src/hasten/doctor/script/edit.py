@@ -22,16 +22,16 @@ def diff_of(where: str, edit: Edit) -> tuple[str, ...]:
         ast.parse(after)
     except (OSError, SyntaxError, ValueError):
         return ()
-    texts = (text.decode("utf-8", "replace").splitlines() for text in (before, after))
-    lines = tuple(difflib.unified_diff(*texts, n=0, lineterm=""))[2:]
+    old, new = (text.decode("utf-8", "replace").splitlines() for text in (before, after))
+    lines = tuple(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
     return tuple(line for line in lines if not line.startswith("@@"))
 
 
 def _edited(source: bytes, line: int, edit: Edit) -> bytes:
     """The source with the edit made at each fitting call of a line."""
     tree, starts = ast.parse(source), [0]
-    for text in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(text))
+    for row in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
     changes = _arguments(tree, line, edit) if edit.keywords else _statements(tree, line, edit)
     # From the end on, so that the places before stay where they are.
     for (first, column), (last, end), text in sorted(changes, reverse=True):
@@ -53,7 +53,7 @@ def _arguments(tree: ast.AST, line: int, edit: Edit) -> Iterator[_Change]:
             if name in given:
                 yield _begin(given[name]), _end(given[name]), value
         if new and (call.args or call.keywords):
-            at = max(_end(each) for each in (*call.args, *call.keywords))
+            at = max([_end(each) for each in call.args] + [_end(each) for each in call.keywords])
             yield at, at, f", {new}"
         elif new:
             at = (_end(call)[0], _end(call)[1] - 1)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from hasten.doctor.finding import Finding, FindingText, ms
+from hasten.doctor.script.findings.loading import follows_device
 from hasten.doctor.script.records import ProcessRecord
 from hasten.observe.cores import spin_text
 from hasten.observe.cpu_load import BUSY
@@ -62,9 +63,9 @@ def find(record: ProcessRecord) -> Iterator[Finding]:
             evidence = f"{len(shapes)} shapes in {count} inputs, such as {', '.join(usual[:2])}"
             yield record.finding(_CUDNN_SEARCHES, record.root_site, evidence=evidence)
     # A note for a GPU that isn't here; on a GPU the experiment decides.
-    used = any(kind and count for kind, count in autocast.items()) or "cuda_autocast" in record.listed_dict(
-        "mode_sites"
-    )
+    sites = record.listed_dict("mode_sites")
+    used = any(kind and count for kind, count in autocast.items()) or "cuda_autocast" in sites
+    used = used or follows_device(sites.get("cuda_autocast_off", ""), "enabled")
     if not record.on_gpu and autocast and not used:
         yield record.finding(_NO_AUTOCAST, record.root_site, level="note")
 

@@ -86,6 +86,11 @@ _CALLS = {
         "gradients of this optimizer's weights are computed by another loss, and thrown away here",
         "module.requires_grad_(False) while the other loss goes backward, and True afterwards",
     ),
+    "needless_graph": FindingText(
+        "needless-grad",
+        "a network whose weights no optimizer takes keeps in every step what a backward pass needs",
+        "requires_grad_(False) for its weights, and torch.no_grad() around it if no gradient passes through",
+    ),
     "float64": FindingText(
         "late-cast",
         "double-precision tensors are made and carried along, and cast to what is needed only later",

@@ -20,7 +20,7 @@ RESTARTS = 0.05
 _HIDE = ("no-workers", "few-workers")
 OTHERS_HIDE = 1.5
 """Predicted gain from which more workers are the cure."""
-HEAVY = 0.15
+HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
 _HEAVY_ITEMS = FindingText(
     "heavy-items",
@@ -37,10 +37,12 @@ _UNPINNED_MEMORY = FindingText(
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
-    """no-workers, no-prefetch, no-persistent-workers and unpinned-memory of the training's loaders."""
+    """no-workers, no-prefetch and unpinned-memory of the training's loaders, no-persistent-workers of all."""
     for loader in record.training_loaders:
-        for rule in (_workers, _prefetch, _persistent, _pinned):
+        for rule in (_workers, _prefetch, _pinned):
             yield from rule(record, loader)
+    for loader in record.listed("loaders"):
+        yield from _persistent(record, loader)
 
 
 def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
@@ -87,7 +89,7 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     again = loader["starts"][1:]
     shares = [record.share(step) for step in loader["start_steps"][1:]]
-    if not loader["num_workers"] or loader["persistent_workers"] or not again:
+    if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
     return finding_from_share(
@@ -106,7 +108,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
         return
-    if not record.on_gpu and _follows_device(loader["site"], "pin_memory"):
+    if not record.on_gpu and follows_device(loader["site"], "pin_memory"):
         return
     copies, cost = record.listed_dict("copies"), None
     if record.on_gpu:
@@ -122,7 +124,7 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _follows_device(site: str, keyword: str) -> bool:
+def follows_device(site: str, keyword: str) -> bool:
     """Whether the call at a line gives this keyword by an expression that asks for a GPU: `torch.cuda.is_available()`,
     or a variable that was set by one."""
     path, _, line = site.rpartition(":")
@@ -140,7 +142,7 @@ def _follows_device(site: str, keyword: str) -> bool:
 
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
-    """heavy-items, unless more workers or a cache are the cure. findings: of the other rules."""
+    """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
     results = record.experiments
     loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
     loaders = record.training_loaders
@@ -152,8 +154,7 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
     cores = max(1, int(loader.get("cores") or 1))
     hidden = step is None or work_s / cores <= step.compute_s
-    if hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings):
-        return []
+    others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
     lost_s = contended_s(record)
     cost = record.part("wait") + lost_s
     if record.step_s <= 0 or cost < HEAVY * record.train_s:
@@ -172,6 +173,6 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
             loaders[0]["site"],
             evidence=evidence,
             cost_s=cost,
-            level="note" if cost < HEAVY * record.step_s else "finding",
+            level="note" if others_hide or cost < HEAVY * record.step_s else "finding",
         )
     ]

@@ -167,7 +167,7 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
         else:
             facts["wait_s"] += elapsed
             facts["batches"] += 1
-        session.last_loader = loader
+        session.last_loader, session.taken = loader, True
     session.sent_batch.clear()
     keep_batch(session, batch, facts["site"] if facts is not None else "")
     return batch

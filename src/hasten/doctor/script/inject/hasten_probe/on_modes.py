@@ -59,9 +59,10 @@ def _sited(kind: str, session: Session, original: Callable[..., Any], *args: Any
 def _autocast(
     session: Session, original: Callable[..., Any], self: Any, device_type: str, *args: Any, **kwargs: Any
 ) -> Any:
-    """Remember autocast for a GPU, which torch switches off where there is none."""
+    """Remember autocast for a GPU, which torch switches off where there is none, and one that the script leaves off."""
     if device_type == "cuda" and nearest():
-        session.mode_sites["cuda_autocast"] = nearest()
+        on = kwargs.get("enabled", args[1] if len(args) > 1 else True)
+        session.mode_sites["cuda_autocast" if on else "cuda_autocast_off"] = nearest()
     return original(self, device_type, *args, **kwargs)
 
 

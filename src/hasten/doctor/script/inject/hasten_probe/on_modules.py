@@ -118,6 +118,13 @@ def find_roots(session: Session) -> None:
                 if _holds(child, parameter_ids) and (inside or not session.compiled_functions):
                     _hook(session, child)
     session.candidates = tops
+    strangers = [each for each in modules if id(each) not in inner and not _holds(each, parameter_ids)]
+    strangers += [child for top in tops for child in top.children() if not _holds(child, parameter_ids)]
+    for each in strangers:
+        # Such as a teacher. Losses and buffers have no weights.
+        if not session.compiled_functions and any(p.requires_grad for p in each.parameters()):
+            session.strangers.add(id(each))
+            _hook(session, each)
     convolutions = (m for top in tops for m in top.modules() if isinstance(m, torch.nn.modules.conv._ConvNd))
     session.conv_sites = {id(module): site_of_module(session, module) for module in convolutions}
 
@@ -165,6 +172,8 @@ def _register(session: Session, module: Any) -> Handles:
 def keep_called(session: Session) -> None:
     """Keep hooks, after the second step, only on modules that were called, and not from within another one."""
     for key, (module, handles) in list(session.hooked.items()):
+        if key in session.strangers:
+            continue
         if key in session.outermost:
             session.roots.append((module, site_of_module(session, module)))
         else:
@@ -193,6 +202,8 @@ def hooks_off(session: Session) -> Iterator[None]:
 def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if torch.compiler.is_compiling() or not session.live() or id(module) not in session.hooked:
         return
+    if id(module) in session.strangers:
+        return
     session.depth += 1
     if session.depth > 1:
         return
@@ -209,6 +220,11 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _after(session: Session, module: Any, result: Any = None) -> None:
+    if id(module) in session.strangers and session.live():
+        records = session.validating is None and any(each.requires_grad for each in tensors_in(result))
+        if records and any(p.requires_grad for p in module.parameters()):
+            session.called("needless_graph", nearest())
+        return
     if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
         return
     if id(module) not in session.hooked:

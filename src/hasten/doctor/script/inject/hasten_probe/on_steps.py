@@ -111,7 +111,7 @@ def _end_step(session: Session) -> None:
     step = {"seconds": now - session.step_at + session.added_s, "parts": parts, "cpu": cpu - session.cpu_at}
     session.steps.append({**step, "synced": session.syncing, "round": session.round_share, **session.cpu})
     session.losses.append(session.loss)
-    session.loss = None
+    session.loss, session.taken = None, False
     session.cpu, session.round_share, session.added_s = {}, 1.0, 0.0
     session.index += 1
     session.sent_in_step.clear()

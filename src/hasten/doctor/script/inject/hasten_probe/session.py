@@ -93,6 +93,8 @@ class Session:
         self.ender: int | None = None
         self.steps: list[dict[str, Any]] = []
         self.last_loader: int | None = None
+        self.taken = False
+        """Whether a loader gave a batch since the last step."""
         self.all_loaders: list[dict[str, Any]] = []
         self.loader_facts: dict[int, dict[str, Any]] = {}  # by the identity of a loader
         self.loaders: list[tuple[Any, Site]] = []
@@ -124,6 +126,8 @@ class Session:
         self.candidates: list[Any] = []
         self.hooked: dict[int, tuple[Any, list[Any]]] = {}
         self.outermost: set[int] = set()
+        self.strangers: set[int] = set()
+        """Modules with weights that no optimizer takes."""
         self.syncing = False
         self.uses: dict[str, Any] = {}
         self.lines: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -201,7 +205,11 @@ class Session:
         last = self.loader_facts.get(self.last_loader or -1)
         loader = last["ref"]() if last is not None else None
         training = [facts["ref"]() for facts in self.all_loaders if facts["training"]]
-        return loader is not None and any(each is not None and each.dataset is loader.dataset for each in training)
+        return (
+            self.taken
+            and loader is not None
+            and any(each is not None and each.dataset is loader.dataset for each in training)
+        )
 
     def use(self, value: Any) -> None:
         """`value` goes into a backward pass, or to the host."""
