@@ -61,7 +61,9 @@ def test_compute_and_small_batches():
     assert diagnose(split(doubled=1.1)).bound == "launch"
     assert diagnose(split(doubled=1.9)).bound == "compute"
     assert diagnose(split(doubled=0.54)).bound == "compute", "another kernel, and no fixed cost"
-    assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "launch"
+    assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "compute", "no launches take 80 ms"
+    small = Split(steps=20, step_s=0.01, parts={"forward": 0.01}, doubled=1.1, on_cpu=True)
+    assert diagnose(small).bound == "launch"
     # On a CPU a second sample may only fill idle cores.
     assert diagnose(split(doubled=1.3, on_cpu=True)).bound == "compute"
 

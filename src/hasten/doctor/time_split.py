@@ -34,6 +34,8 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
 }
 """Parts that aren't compute, which could in principle be hidden or left out."""
 
+_LAUNCHES = 0.05
+"""Seconds of a step on a CPU above which launching its operators can't rule it: a thousand take some milliseconds."""
 _WORTH = 0.10
 """Share of the wall time from which a verdict of compute also names the largest other group."""
 
@@ -90,7 +92,8 @@ def diagnose(split: Split) -> Diagnosis:
     itself = f"the step itself is {rest:.0%} of the time"
     more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
     least, most = AS_LONG, DOUBLED_ON_CPU if split.on_cpu else DOUBLED
-    if split.doubled is not None and least <= split.doubled < most:
+    launches = not split.on_cpu or rest * split.step_s < _LAUNCHES
+    if split.doubled is not None and launches and least <= split.doubled < most:
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "

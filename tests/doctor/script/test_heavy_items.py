@@ -62,6 +62,13 @@ def test_work_that_workers_hide_is_not_told():
     assert heavy_items(record(cpu=0.28, wait=0.01), []) == []
 
 
+def test_workers_hide_nothing_on_the_cores_that_the_network_uses():
+    both = record(cpu=0.28, wait=0.01)
+    both.raw["threads"] = 2
+    (result,) = heavy_items(both, [])
+    assert result.cost_s == pytest.approx(0.09)
+
+
 def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
     slow = record(wait=0.28, measured={"0": 0.5, "1": 0.5, "2": 0.26})
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)

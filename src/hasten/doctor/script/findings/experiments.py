@@ -287,13 +287,14 @@ def items(results: Results, step: StepTimes) -> Finding | None:
     alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
     lanes = max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
-    if step.batch_s is None:
+    cores = max(1, int((results.get("workers") or {}).get("cores") or 1))
+    effect: dict[str, Any] = {"cost_s": each * size / cores, "level": "note"}
+    if step.batch_s is not None:
+        after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
+        effect = {"cost_s": max(0.0, step.step_s - after), "gain": min(20.0, step.step_s / after)}
+    # Work that workers hide takes the cores of a network on a CPU all the same.
+    if effect.get("gain", 1 + effect["cost_s"] / step.step_s) < LEAST:
         return None
-    after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
-    gain = min(20.0, step.step_s / after)
-    if gain < LEAST:
-        return None
-    effect: dict[str, Any] = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
     where = place(items.get("site", ""))
     if items["kind"] == "before-draw":
         # Less is just reading a prepared file.

@@ -87,8 +87,9 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    again = loader["starts"][1:]
-    shares = [record.share(step) for step in loader["start_steps"][1:]]
+    first = 1 if loader["training"] else 0  # each validation starts its workers
+    again = loader["starts"][first:]
+    shares = [record.share(step) for step in loader["start_steps"][first:]]
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
@@ -156,12 +157,17 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     hidden = step is None or work_s / cores <= step.compute_s
     others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
     lost_s = contended_s(record)
-    cost = record.part("wait") + lost_s
+    # On a CPU, workers do what the free cores can't on those that the network would have.
+    free = max(0, cores - int(record.raw.get("threads") or 1))
+    shared_s = max(0.0, work_s - free * record.step_s) / cores
+    if not loaders[0]["num_workers"] or record.on_gpu:
+        shared_s = 0.0
+    cost = max(record.part("wait") + lost_s, shared_s)
     if record.step_s <= 0 or cost < HEAVY * record.train_s:
         return []
     evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
     if seconds:
-        evidence = f"a batch takes {ms(max(seconds))} to make; {evidence}"
+        evidence = f"a batch takes {ms(max(seconds))} to make, on {cores} cores; {evidence}"
     if lost_s:
         evidence += (
             f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "
