@@ -125,6 +125,7 @@ def test_a_script_without_these_faults_has_none(tmp_path: Path) -> None:
     others = {"validation-graph", "training-cases-validated", "hooks-pile-up", "repeated-forward", "unpinned-memory"}
     others |= {"needless-grad"}
     assert names & others == set()
+    assert "needless-forward" in names, "the teacher's, without a graph, that nobody uses"
 
 
 def test_gradients_in_evaluation_mode_are_no_forgotten_graph(tmp_path: Path) -> None:
