@@ -62,7 +62,7 @@ class Finding:
     cure: str
     """The remedy in one line."""
     edit: Edit | None = None
-    """The same as a change of the script's own lines, if it is one."""
+    """Change of the script's own lines that the cure is, if it is one."""
     diff: tuple[str, ...] = ()
     """What `edit` makes of them, as lines of a unified diff; empty where that is not certain."""
     evidence: str = ""
