@@ -62,7 +62,7 @@ class Script:
 
 
 def scripts(half: str) -> list[Script]:
-    """ "s": those for which the rules were made; "b": the blind half. Raises ValueError for one without a verdict."""
+    """Those of a half: "s", for which the rules were made, or "b", the blind one. Raises ValueError for no verdict."""
     return [read(path) for path in sorted(SCRIPTS.glob(f"{half}[0-9]*.py"))]
 
 

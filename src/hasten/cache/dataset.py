@@ -118,7 +118,7 @@ class CacheDataset(ChainDataset):
     ) -> None:
         super().__init__(data, transform)
         check_monai("hash_as_key", hash_as_key, not hash_as_key, "items are kept by their positions")
-        check_monai("hash_func", hash_func, is_monai_hash(hash_func), "items are kept by their positions")
+        check_hashes("items are kept by their positions", hash_func=hash_func)
         reason = "items lie in memory that all processes share from the beginning"
         check_monai("runtime_cache", runtime_cache, runtime_cache is False, reason)
         if not 0 <= cache_rate <= 1:
@@ -175,9 +175,10 @@ def check_monai(name: str, value: Any, accepted: bool, reason: str) -> None:
         raise ValueError(f"{name}={value!r}: has no effect here, as {reason}; leave it out")
 
 
-def is_monai_hash(function: Callable[..., bytes] | None) -> bool:
-    """Whether a hash function is one of MONAI's, each of which covers all of an item, as the keys here do."""
-    return function is None or function.__module__.partition(".")[0] == "monai"
+def check_hashes(reason: str, **functions: Callable[..., bytes] | None) -> None:
+    """Raise ValueError for a hash function that is not MONAI's: those cover all of an item, as the keys here do."""
+    for name, function in functions.items():
+        check_monai(name, function, function is None or function.__module__.partition(".")[0] == "monai", reason)
 
 
 def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:

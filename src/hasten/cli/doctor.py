@@ -70,10 +70,10 @@ def doctor(
         if command is not None or source is not None:
             raise ValueError("--compare: reads what was watched; name no SOURCE and no command beside it")
 
-        from hasten.doctor.script import compare as two
+        from hasten.doctor.script import compare as comparison
 
-        both = two.compare(*compare)
-        echo(json_text(both).rstrip("\n")) if json else _print("\n".join(two.lines(both)))
+        result = comparison.compare(*compare)
+        echo(json_text(result).rstrip("\n")) if json else _print("\n".join(comparison.lines(result)))
         return
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")

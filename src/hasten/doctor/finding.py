@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Level = Literal["finding", "note"]
 """A `note` costs nothing measurable on this machine, but would on other hardware."""
@@ -37,6 +37,11 @@ class Edit:
     """Last names of what is called there, such as `DataLoader`."""
     keywords: tuple[tuple[str, str], ...] = ()
     """Names and values, as source text."""
+
+    @property
+    def text(self) -> str:
+        """The change in one line: `DataLoader(..., prefetch_factor=4)`."""
+        return f"{self.calls[0]}(..., {', '.join(f'{name}={value}' for name, value in self.keywords)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +95,13 @@ def gain_of(cost_s: float, step_s: float) -> float:
 
 
 def finding_from_share(
-    cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, **texts: Any
+    cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, edit: Edit | None = None, **texts: str
 ) -> list[Finding]:
     """A finding if a part takes at least the share `least` of a step. saved_s: what the cure saves, by default all."""
     if step_s <= 0 or cost_s < least * step_s:
         return []
     gain = gain_of(cost_s if saved_s is None else max(0.0, saved_s), step_s)
-    return [Finding(cost_s=cost_s, gain=gain, **texts)]
+    return [Finding(cost_s=cost_s, gain=gain, edit=edit, **texts)]  # type: ignore[arg-type]
 
 
 def ms(seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset, check_monai, is_monai_hash, with_progress
+from hasten.cache.dataset import ChainDataset, check_hashes, check_monai, with_progress
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.item_bytes import decode, encode, read_record
 from hasten.cache.publish import as_value_error, sweep, temporary_for
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _BATCH = 256
 """Items between two commits: what a killed filling loses at most."""
 _FIRST_SIZE = 64 * 2**20
+_KEYS = "keys cover the row, the files that it names and the transforms with their code"
 
 
 class PersistentDataset(ChainDataset):
@@ -56,7 +57,7 @@ class PersistentDataset(ChainDataset):
         hash_content: bool = False,
     ) -> None:
         super().__init__(data, transform)
-        check_hashes(hash_func, hash_transform)
+        check_hashes(_KEYS, hash_func=hash_func, hash_transform=hash_transform)
         check_monai("pickle_module", pickle_module, pickle_module == "pickle", "records hold no pickle")
         check_monai("weights_only", weights_only, weights_only, "records hold no pickle")
         self.cache_dir = expanded(cache_dir)
@@ -127,7 +128,7 @@ class LMDBDataset(ChainDataset):
         hash_content: bool = False,
     ) -> None:
         super().__init__(data, transform)
-        check_hashes(hash_func, hash_transform)
+        check_hashes(_KEYS, hash_func=hash_func, hash_transform=hash_transform)
         self.cache_dir = expanded(cache_dir)
         self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
         self.num_workers, self.hash_content = num_workers, hash_content
@@ -232,13 +233,6 @@ class LmdbReader:
             if self.environment is not None:
                 self.environment.close()
             self.environment = None
-
-
-def check_hashes(hash_func: Callable[..., bytes] | None, hash_transform: Callable[..., bytes] | None) -> None:
-    """Raise ValueError for a hash function of the user's: one of less than the item would serve stale ones."""
-    for name, function in {"hash_func": hash_func, "hash_transform": hash_transform}.items():
-        reason = "keys cover the row, the files that it names and the transforms with their code"
-        check_monai(name, function, is_monai_hash(function), reason)
 
 
 def reader(path: Path) -> LmdbReader:

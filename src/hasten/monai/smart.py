@@ -56,10 +56,10 @@ class SmartCacheDataset(CacheDataset):
         self.start_position = 0
         self.pool: ThreadPoolExecutor | None = None
         self.coming: list[Future[Any]] = []
+        more: dict[str, Any] = {"runtime_cache": runtime_cache, "device": device}
         super().__init__(
-            data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, as_contiguous,
-            runtime_cache=runtime_cache, device=device,
-        )  # fmt: skip
+            data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, as_contiguous, **more
+        )
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Replace the data and refill the window; stops preparing replacements first."""

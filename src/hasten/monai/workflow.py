@@ -144,6 +144,7 @@ class Arithmetic:
     autocasts: dict[str, Any]
     """Arguments of `torch.autocast` for a 16-bit precision, `device_type` included."""
     amp: bool
+    """Whether the program asks for 16 bits, which on a CPU alone changes nothing."""
 
     @classmethod
     def of(

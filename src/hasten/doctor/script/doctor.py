@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hasten.doctor.finding import Finding, ms, ranked
-from hasten.doctor.script.edit import diff_of
 from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
+from hasten.doctor.script.source import diff_of
 from hasten.doctor.script.time_split import split_of
 from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import Diagnosis, Split, diagnose
@@ -116,11 +116,8 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         existing = by_place.setdefault((finding.name, finding.where), finding)
         if (existing.level, finding.level) == ("note", "finding"):
             by_place[finding.name, finding.where] = finding
-    return [_with_diff(finding) for finding in ranked(by_place.values())]
-
-
-def _with_diff(finding: Finding) -> Finding:
-    return finding if finding.edit is None else replace(finding, diff=diff_of(finding.where, finding.edit))
+    order = ranked(by_place.values())
+    return [replace(each, diff=diff_of(each.where, each.edit)) if each.edit else each for each in order]
 
 
 # The report

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from hasten.doctor.finding import Finding, FindingText, ms
-from hasten.doctor.script.findings.loading import follows_device
 from hasten.doctor.script.records import ProcessRecord
+from hasten.doctor.script.source import follows_device
 from hasten.observe.cores import spin_text
 from hasten.observe.cpu_load import BUSY
 

@@ -266,10 +266,9 @@ def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
 
 def with_workers(workers: int) -> tuple[str, Edit | None]:
     """The cure by so many worker processes, in words and as a change; without them other arguments may have to go."""
-    if workers == 0:
-        return "DataLoader(..., num_workers=0)", None
     keywords = (("num_workers", str(workers)), ("persistent_workers", "True"))
-    return f"DataLoader(..., num_workers={workers}, persistent_workers=True)", Edit(LOADERS, keywords)
+    edit = Edit(LOADERS, keywords if workers else keywords[:1])
+    return edit.text, edit if workers else None
 
 
 def too_few(workers: int) -> tuple[str, str]:
@@ -288,12 +287,16 @@ def items(results: Results, step: StepTimes) -> Finding | None:
     lanes = max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
     cores = max(1, int((results.get("workers") or {}).get("cores") or 1))
-    effect: dict[str, Any] = {"cost_s": each * size / cores, "level": "note"}
-    if step.batch_s is not None:
+    effect: dict[str, Any]
+    if step.batch_s is None:
+        # Work that workers hide takes the cores of a network on a CPU all the same.
+        cost_s = each * size / cores
+        gain, effect = 1 + cost_s / step.step_s, {"cost_s": cost_s, "level": "note"}
+    else:
         after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
-        effect = {"cost_s": max(0.0, step.step_s - after), "gain": min(20.0, step.step_s / after)}
-    # Work that workers hide takes the cores of a network on a CPU all the same.
-    if effect.get("gain", 1 + effect["cost_s"] / step.step_s) < LEAST:
+        gain = min(20.0, step.step_s / after)
+        effect = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
+    if gain < LEAST:
         return None
     where = place(items.get("site", ""))
     if items["kind"] == "before-draw":

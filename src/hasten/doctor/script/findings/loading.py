@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, FindingText, finding_from_share, gain_of, ms
 from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
+from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
 
@@ -22,6 +21,8 @@ OTHERS_HIDE = 1.5
 """Predicted gain from which more workers are the cure."""
 HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
+_MORE_AHEAD = Edit(LOADERS, (("prefetch_factor", "4"),))
+_PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
 _HEAVY_ITEMS = FindingText(
     "heavy-items",
     "the items cost so much work that no number of workers hides all of it",
@@ -80,8 +81,8 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         name="no-prefetch",
         title="workers prepare only one batch ahead, and the training waits whenever one is late",
         where=place(loader["site"]),
-        cure="DataLoader(..., prefetch_factor=4)",
-        edit=Edit(LOADERS, (("prefetch_factor", "4"),)),
+        cure=_MORE_AHEAD.text,
+        edit=_MORE_AHEAD,
         evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
     )
 
@@ -100,8 +101,8 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         name="no-persistent-workers",
         title="the workers are started again for every pass over the data",
         where=place(loader["site"]),
-        cure="DataLoader(..., persistent_workers=True)",
-        edit=Edit(LOADERS, (("persistent_workers", "True"),)),
+        cure=_PERSISTENT.text,
+        edit=_PERSISTENT,
         evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
     )
 
@@ -125,23 +126,6 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
-def follows_device(site: str, keyword: str) -> bool:
-    """Whether the call at a line gives this keyword by an expression that asks for a GPU: `torch.cuda.is_available()`,
-    or a variable that was set by one."""
-    path, _, line = site.rpartition(":")
-    try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return False
-    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
-    here = [each for each in calls if each.lineno <= int(line) <= (each.end_lineno or each.lineno)]
-    values = [each.value for call in here for each in call.keywords if each.arg == keyword]
-    names = {ast.unparse(value) for value in values}
-    sets = (each for each in ast.walk(tree) if isinstance(each, ast.Assign))
-    values += [each.value for each in sets if any(ast.unparse(target) in names for target in each.targets)]
-    return any("cuda" in ast.unparse(value).lower() for value in values)
-
-
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
     results = record.experiments
@@ -157,11 +141,11 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     hidden = step is None or work_s / cores <= step.compute_s
     others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
     lost_s = contended_s(record)
-    # On a CPU, workers do what the free cores can't on those that the network would have.
-    free = max(0, cores - int(record.raw.get("threads") or 1))
-    shared_s = max(0.0, work_s - free * record.step_s) / cores
-    if not loaders[0]["num_workers"] or record.on_gpu:
-        shared_s = 0.0
+    shared_s = 0.0
+    if loaders[0]["num_workers"] and not record.on_gpu:
+        # On a CPU, workers do what the free cores can't on those that the network would have.
+        free = max(0, cores - int(record.raw.get("threads") or 1))
+        shared_s = max(0.0, work_s - free * record.step_s) / cores
     cost = max(record.part("wait") + lost_s, shared_s)
     if record.step_s <= 0 or cost < HEAVY * record.train_s:
         return []

@@ -94,8 +94,7 @@ class Flow(dispatch.TorchDispatchMode):
         self._depth += 1
         if self._depth > 1 or session.index != FIRST or session.validating is not None:
             return
-        network = id(module) in session.hooked and id(module) not in session.strangers
-        evaluates = network and not torch.is_grad_enabled()
+        evaluates = id(module) in session.hooked and not torch.is_grad_enabled()
         if evaluates or {"backward", "wait"} & set(session.line.stack) or next(module.parameters(), None) is None:
             return
         self._current = frozenset([len(self._calls)])

@@ -116,7 +116,7 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
     session.leave_validation()
     session.use(tensors)
     if session.loss is None:
-        keep_loss(session, tensors)
+        _keep_loss(session, tensors)
     _note_modes(session)
     line.push("backward")
     start, cpu = time.perf_counter(), time.thread_time()
@@ -130,14 +130,14 @@ def _backward(session: Session, original: Callable[..., Any], tensors: Any, *arg
         line.relabel("optimizer" if len(line.stack) > 1 else "overhead")
 
 
-def keep_loss(session: Session, loss: Any) -> None:
+def _keep_loss(session: Session, loss: Any) -> None:
     """Keep a step's loss, without reading it from the device."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
         session.loss = loss.detach().clone()
 
 
 def _scale(session: Session, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
-    keep_loss(session, outputs)
+    _keep_loss(session, outputs)
     return original(self, outputs)
 
 

@@ -105,7 +105,8 @@ def find_roots(session: Session) -> None:
     }
     modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
     inner = {id(child) for each in modules for child in vars(each).get("_modules", {}).values() if child is not None}
-    tops = [each for each in modules if id(each) not in inner and _holds(each, parameter_ids)]
+    outer = [each for each in modules if id(each) not in inner]
+    tops = [each for each in outer if _holds(each, parameter_ids)]
     session.tops = {id(inner) for each in tops for inner in _wrapped(each)}
     wrappers = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
     for top in tops:
@@ -118,13 +119,11 @@ def find_roots(session: Session) -> None:
                 if _holds(child, parameter_ids) and (inside or not session.compiled_functions):
                     _hook(session, child)
     session.candidates = tops
-    strangers = [each for each in modules if id(each) not in inner and not _holds(each, parameter_ids)]
-    strangers += [child for top in tops for child in top.children() if not _holds(child, parameter_ids)]
-    for each in strangers:
+    for each in (*outer, *(child for top in tops for child in top.children())):
         # Such as a teacher. Losses and buffers have no weights.
-        if not session.compiled_functions and any(p.requires_grad for p in each.parameters()):
-            session.strangers.add(id(each))
-            _hook(session, each)
+        if not session.compiled_functions and not _holds(each, parameter_ids) and _has_gradients(each):
+            with contextlib.suppress(Exception):  # A scripted module may refuse.
+                session.strangers[id(each)] = (each, _register_stranger(session, each))
     convolutions = (m for top in tops for m in top.modules() if isinstance(m, torch.nn.modules.conv._ConvNd))
     session.conv_sites = {id(module): site_of_module(session, module) for module in convolutions}
 
@@ -169,11 +168,23 @@ def _register(session: Session, module: Any) -> Handles:
     ]
 
 
+def _has_gradients(module: Any) -> bool:
+    return any(p.requires_grad for p in module.parameters())
+
+
+def _register_stranger(session: Session, module: Any) -> Handles:
+    def note(m: Any, args: Any, result: Any) -> None:
+        if torch.compiler.is_compiling() or not session.live() or session.validating is not None:
+            return
+        if any(each.requires_grad for each in tensors_in(result)) and _has_gradients(m):
+            session.called("needless_graph", nearest())
+
+    return [module.register_forward_hook(note)]
+
+
 def keep_called(session: Session) -> None:
     """Keep hooks, after the second step, only on modules that were called, and not from within another one."""
     for key, (module, handles) in list(session.hooked.items()):
-        if key in session.strangers:
-            continue
         if key in session.outermost:
             session.roots.append((module, site_of_module(session, module)))
         else:
@@ -188,21 +199,22 @@ def keep_called(session: Session) -> None:
 @contextlib.contextmanager
 def hooks_off(session: Session) -> Iterator[None]:
     """The modules inside are as their owner made them."""
-    for _, handles in session.hooked.values():
-        for handle in handles:
-            handle.remove()
+    kinds = ((session.hooked, _register), (session.strangers, _register_stranger))
+    for hooked, _ in kinds:
+        for _, handles in hooked.values():
+            for handle in handles:
+                handle.remove()
     try:
         yield
     finally:
-        for key, (module, handles) in session.hooked.items():
-            if handles:
-                session.hooked[key] = (module, _register(session, module))
+        for hooked, register in kinds:
+            for key, (module, handles) in hooked.items():
+                if handles:
+                    hooked[key] = (module, register(session, module))
 
 
 def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if torch.compiler.is_compiling() or not session.live() or id(module) not in session.hooked:
-        return
-    if id(module) in session.strangers:
         return
     session.depth += 1
     if session.depth > 1:
@@ -220,11 +232,6 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _after(session: Session, module: Any, result: Any = None) -> None:
-    if id(module) in session.strangers and session.live():
-        records = session.validating is None and any(each.requires_grad for each in tensors_in(result))
-        if records and any(p.requires_grad for p in module.parameters()):
-            session.called("needless_graph", nearest())
-        return
     if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
         return
     if id(module) not in session.hooked:

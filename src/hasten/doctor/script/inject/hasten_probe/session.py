@@ -126,7 +126,7 @@ class Session:
         self.candidates: list[Any] = []
         self.hooked: dict[int, tuple[Any, list[Any]]] = {}
         self.outermost: set[int] = set()
-        self.strangers: set[int] = set()
+        self.strangers: dict[int, tuple[Any, list[Any]]] = {}
         """Modules with weights that no optimizer takes."""
         self.syncing = False
         self.uses: dict[str, Any] = {}
@@ -202,14 +202,10 @@ class Session:
 
     def trains_on_last_batch(self) -> bool:
         """Whether the last batch is from a data set on which the training steps are made."""
-        last = self.loader_facts.get(self.last_loader or -1)
+        last = self.loader_facts.get(self.last_loader or -1) if self.taken else None
         loader = last["ref"]() if last is not None else None
         training = [facts["ref"]() for facts in self.all_loaders if facts["training"]]
-        return (
-            self.taken
-            and loader is not None
-            and any(each is not None and each.dataset is loader.dataset for each in training)
-        )
+        return loader is not None and any(each is not None and each.dataset is loader.dataset for each in training)
 
     def use(self, value: Any) -> None:
         """`value` goes into a backward pass, or to the host."""

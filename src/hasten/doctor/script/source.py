@@ -1,4 +1,4 @@
-"""A cure as a diff of the user's own lines, where it is an argument of a call or a call that goes."""
+"""The calls at a line of a script: whether their arguments follow the device, and cures as diffs of their lines."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def diff_of(where: str, edit: Edit) -> tuple[str, ...]:
     return tuple(line for line in lines if not line.startswith("@@"))
 
 
+def follows_device(site: str, keyword: str) -> bool:
+    """Whether the call at a line gives this keyword by an expression that asks for a GPU: `torch.cuda.is_available()`,
+    or a variable that was set by one."""
+    path, _, line = site.rpartition(":")
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    values = [each.value for call in _calls(tree, int(line)) for each in call.keywords if each.arg == keyword]
+    names = {ast.unparse(value) for value in values}
+    sets = (each for each in ast.walk(tree) if isinstance(each, ast.Assign))
+    values += [each.value for each in sets if any(ast.unparse(target) in names for target in each.targets)]
+    return any("cuda" in ast.unparse(value).lower() for value in values)
+
+
 def _edited(source: bytes, line: int, edit: Edit) -> bytes:
     """The source with the edit made at each fitting call of a line."""
     tree, starts = ast.parse(source), [0]
@@ -44,25 +59,23 @@ _Change = tuple[tuple[int, int], tuple[int, int], str]
 
 
 def _arguments(tree: ast.AST, line: int, edit: Edit) -> Iterator[_Change]:
-    for call in _calls(tree, line, edit):
-        if any(given.arg is None for given in call.keywords):
+    for call in _edited_calls(tree, line, edit):
+        present = {each.arg: each.value for each in call.keywords}
+        if None in present:  # `**options`
             continue
-        given = {each.arg: each.value for each in call.keywords}
-        new = ", ".join(f"{name}={value}" for name, value in edit.keywords if name not in given)
+        new = ", ".join(f"{name}={value}" for name, value in edit.keywords if name not in present)
         for name, value in edit.keywords:
-            if name in given:
-                yield _begin(given[name]), _end(given[name]), value
-        if new and (call.args or call.keywords):
-            at = max([_end(each) for each in call.args] + [_end(each) for each in call.keywords])
-            yield at, at, f", {new}"
-        elif new:
-            at = (_end(call)[0], _end(call)[1] - 1)
-            yield at, at, new
+            if name in present:
+                yield (present[name].lineno, present[name].col_offset), _end(present[name]), value
+        ends = [_end(each) for each in call.args] + [_end(each) for each in call.keywords]
+        at, comma = (max(ends), ", ") if ends else ((_end(call)[0], _end(call)[1] - 1), "")
+        if new:
+            yield at, at, comma + new
 
 
 def _statements(tree: ast.AST, line: int, edit: Edit) -> Iterator[_Change]:
     """Whole lines of statements that are nothing but the call, unless their block has no other."""
-    gone = {id(call) for call in _calls(tree, line, edit)}
+    gone = {id(call) for call in _edited_calls(tree, line, edit)}
     for node in ast.walk(tree):
         for body in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             statements = body if isinstance(body, list) else []
@@ -71,16 +84,14 @@ def _statements(tree: ast.AST, line: int, edit: Edit) -> Iterator[_Change]:
                     yield (each.lineno, 0), (_end(each)[0] + 1, 0), ""
 
 
-def _calls(tree: ast.AST, line: int, edit: Edit) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.lineno <= line <= _end(node)[0]:
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in edit.calls:
-                yield node
+def _edited_calls(tree: ast.AST, line: int, edit: Edit) -> list[ast.Call]:
+    return [call for call in _calls(tree, line) if ast.unparse(call.func).rpartition(".")[2] in edit.calls]
 
 
-def _begin(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
+def _calls(tree: ast.AST, line: int) -> list[ast.Call]:
+    """Calls of which a line is a part."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in calls if call.lineno <= line <= _end(call)[0]]
 
 
 def _end(node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:

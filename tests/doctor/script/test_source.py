@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hasten.doctor.finding import Edit
-from hasten.doctor.script.edit import diff_of
+from hasten.doctor.script.source import diff_of
 
 WORKERS = Edit(("DataLoader",), (("num_workers", "2"), ("persistent_workers", "True")))
 REMOVED = Edit(("collect",))
