@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, DownloadLimits, companions, fetch_all, mirror
-from hasten.cases.types import Case, CaseSet, is_flat
+from hasten.cases.types import Case, CaseSet, Declared, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
 from hasten.files import expanded
@@ -86,8 +86,7 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out", "folds")
-    shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
+    shared: dict[str, Any] = {each.name: getattr(listing, each.name) for each in fields(Declared)}
     return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
 
 
