@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from hasten.cases.public import HOME, PUBLIC, PublicSet, data_home, download
-from hasten.cases.remote import DownloadLimits
+from hasten.cases.remote import Downloader
 from hasten.cases.sources import load_case_set
 from hasten.phantoms.organs import write_phantoms
 from tests.cases.servers import Served
 
-QUICK = DownloadLimits(stall_s=10, waits_s=(0.001,) * 3)
 FOLDER = "Task09_Spleen"
 
 
@@ -45,7 +44,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def server(server: Served, archive: bytes) -> Served:
+def server(server: Served, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setattr(Downloader, "waits_s", (0.001,) * 3)
     server.files = {"/set.tar": archive}
     return server
 
@@ -55,31 +55,31 @@ def at(server: Served, archive: bytes) -> PublicSet:
 
 
 def test_a_set_is_fetched_checked_and_unpacked_once(server: Served, archive: bytes, tmp_path: Path) -> None:
-    folder = download(at(server, archive), tmp_path, limits=QUICK)
+    folder = download(at(server, archive), tmp_path)
     assert folder == tmp_path / FOLDER
     assert len(load_case_set(folder).cases) == 2
     assert not list((tmp_path / ".archives").glob("*.tar")), "the archive takes as much room again"
     asked = len(server.requests)
-    assert download(at(server, archive), tmp_path, limits=QUICK) == folder
+    assert download(at(server, archive), tmp_path) == folder
     assert len(server.requests) == asked
 
 
 def test_a_server_that_keeps_truncating_leaves_no_set(server: Served, archive: bytes, tmp_path: Path) -> None:
     server.truncate = 1000
     with pytest.raises(ValueError, match="can't be fetched after 4 attempts"):
-        download(at(server, archive), tmp_path, limits=QUICK)
+        download(at(server, archive), tmp_path)
     assert not (tmp_path / FOLDER).exists()
     server.truncate = 0
-    assert download(at(server, archive), tmp_path, limits=QUICK).is_dir()
+    assert download(at(server, archive), tmp_path).is_dir()
 
 
 def test_a_wrong_hash_is_refused_and_removed(server: Served, archive: bytes, tmp_path: Path) -> None:
     wrong = replace(at(server, archive), md5="0" * 32)
     with pytest.raises(ValueError, match=r"set\.tar: has the MD5 sum [0-9a-f]{32}, not 0{32}"):
-        download(wrong, tmp_path, limits=QUICK)
+        download(wrong, tmp_path)
     assert not (tmp_path / FOLDER).exists()
     assert not list((tmp_path / ".archives").glob("*.tar"))
-    assert download(at(server, archive), tmp_path, limits=QUICK).is_dir()
+    assert download(at(server, archive), tmp_path).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Pat
     bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}"}, member).read_bytes()
     server.files["/set.tar"] = bad
     with pytest.raises(ValueError, match=r"set\.tar: is not unpacked"):
-        download(at(server, bad), tmp_path / "home", limits=QUICK)
+        download(at(server, bad), tmp_path / "home")
     assert {path.name for path in (tmp_path / "home").iterdir()} == {".archives"}
     assert not (tmp_path / "evil").exists()
 

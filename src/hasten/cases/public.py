@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.cases.remote import Downloader, DownloadLimits
+from hasten.cases.remote import Downloader
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import expanded
@@ -162,7 +162,7 @@ def absent(public: PublicSet, path: Path) -> ValueError:
     )
 
 
-def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimits | None = None) -> Path:
+def download(public: PublicSet, to: Path | None = None) -> Path:
     """Fetch and unpack a set below `to` (None: the home of public sets); returns its folder. Existing data are kept.
 
     A broken transfer is resumed, the archive is checked against its MD5 sum, nothing is unpacked outside the
@@ -175,7 +175,7 @@ def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimit
         return target
     if not public.url:
         raise ValueError(f"{public.name}: its publisher has no archive to fetch; {public.by_hand}: {public.page}")
-    archive = Downloader(home / ".archives", limits).fetch(public.url)
+    archive = Downloader(home / ".archives").fetch(public.url)
     _check(archive, public)
     _unpack(archive, target)
     archive.unlink(missing_ok=True)

@@ -37,16 +37,6 @@ _VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash",
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DownloadLimits:
-    """When a server counts as gone."""
-
-    stall_s: float = 60.0
-    """Seconds without a byte that count as a failure."""
-    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    """Pause after each failure; one more attempt than pauses is made."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FileRecord:
     """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's version of it."""
 
@@ -74,8 +64,13 @@ class _ServerError(Exception):
 class Downloader:
     """Copies the files of one source into a folder; its threads share it."""
 
-    def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
-        self.folder, self.limits = folder, limits or DownloadLimits()
+    stall_s = 60.0
+    """Seconds without a byte that count as a failure."""
+    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    """Pause after each failure; one more attempt than pauses is made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.stop = threading.Event()
         """Ends the waiting of all threads."""
         self._gone: set[str] = set()
@@ -95,12 +90,30 @@ class Downloader:
             copy = complete_copy(target)
             if copy is not None and (copy.sha256 == sha256 or (sha256 is None and server_of(url) in self._gone)):
                 return target
-            return self._fetch_with_retries(url, target, copy, sha256, largest)
+            last: Exception = _ServerError("stopped")
+            for pause in (*self.waits_s, None):
+                try:
+                    self._attempt(url, target, copy, sha256, largest)
+                    return target
+                except _ServerError as error:
+                    last = error
+                log.info("%s: %s", shown(url), last)
+                if self.stop.wait(pause or 0.0):
+                    break
         except OSError as error:
             raise ValueError(
                 f"{target}: can't be written ({error.strerror or error}); free some space, or name a folder on another "
                 "disk (cache.dir or $HASTEN_CACHE; of public data --to or $HASTEN_DATA)."
             ) from error
+        if copy is None or sha256 is not None:
+            raise Unreachable(
+                f"{shown(url)}: can't be fetched after {len(self.waits_s) + 1} attempts ({last}); check the network "
+                "and the server, then run again: the download resumes where it stopped."
+            )
+        if server_of(url) not in self._gone:
+            self._gone.add(server_of(url))
+            log.warning("%s: can't be reached (%s); existing copies are used unchecked: %s", shown(url), last, target)
+        return target
 
     def fetch_list(self, url: str) -> Path:
         """The local copy of a list of cases. Raises ValueError as `fetch`."""
@@ -115,53 +128,30 @@ class Downloader:
             for path in (record_path(stale), stale):
                 path.unlink(missing_ok=True)
 
-    def _fetch_with_retries(
-        self, url: str, target: Path, copy: FileRecord | None, sha256: str | None, largest: int | None
-    ) -> Path:
-        last: Exception = _ServerError("stopped")
-        for pause in (*self.limits.waits_s, None):
-            try:
-                return self._attempt(url, target, copy, sha256, largest)
-            except _ServerError as error:
-                last = error
-            log.info("%s: %s", shown(url), last)
-            if self.stop.wait(pause or 0.0):
-                break
-        if copy is None or sha256 is not None:
-            raise Unreachable(
-                f"{shown(url)}: can't be fetched after {len(self.limits.waits_s) + 1} attempts ({last}); check the "
-                "network and the server, then run again: the download resumes where it stopped."
-            )
-        if server_of(url) not in self._gone:
-            self._gone.add(server_of(url))
-            log.warning("%s: can't be reached (%s); existing copies are used unchecked: %s", shown(url), last, target)
-        return target
-
     def _attempt(
         self, url: str, target: Path, copy: FileRecord | None, sha256: str | None, largest: int | None
-    ) -> Path:
-        fs, path = _file_system(url, self.limits.stall_s)
+    ) -> None:
+        fs, path = _file_system(url, self.stall_s)
         size, version = _stat(fs, path, url)
         if copy is not None and version and copy.version == version:
             _check_hash(url, copy.sha256, sha256)
-            return target
+            return
         largest = _LARGEST_UNSIZED if largest is None and size is None else largest
         _check_size(url, size or 0, largest)
         with self._partial(target, version) as partial:
             # The previous owner of the lock may have fetched it.
             copy = complete_copy(target)
-            if copy is None or copy.version != version or not version:
-                with partial.open("r+b") as file:
-                    digest = self._transfer(fs, path, url, (size, version), file, largest)
-                    os.fsync(file.fileno())
-                if _stat(fs, path, url) != (size, version):
-                    os.truncate(partial, 0)
-                    raise _ServerError("it changed while it was fetched")
-                _check_hash(url, digest, sha256)
-                _publish(partial, target, copy, url=shown(url), sha256=digest, version=version)
-            else:
+            if copy is not None and version and copy.version == version:
                 _check_hash(url, copy.sha256, sha256)
-        return target
+                return
+            with partial.open("r+b") as file:
+                digest = self._transfer(fs, path, url, (size, version), file, largest)
+                os.fsync(file.fileno())
+            if _stat(fs, path, url) != (size, version):
+                os.truncate(partial, 0)
+                raise _ServerError("it changed while it was fetched")
+            _check_hash(url, digest, sha256)
+            _publish(partial, target, copy, url=shown(url), sha256=digest, version=version)
 
     def _transfer(
         self, fs: Any, path: str, url: str, known: tuple[int | None, str], file: BinaryIO, largest: int | None

@@ -17,7 +17,7 @@ from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
-from hasten.cases.remote import Downloader, DownloadLimits, companions, fetch_all, mirror
+from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet, Declared, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
@@ -26,32 +26,23 @@ from hasten.files import expanded
 log = logging.getLogger(__name__)
 
 
-def load_case_set(
-    source: str | Path,
-    spatial_dims: int | None = None,
-    *,
-    remote_dir: Path | None = None,
-    limits: DownloadLimits | None = None,
-) -> CaseSet:
+def load_case_set(source: str | Path, spatial_dims: int | None = None, *, remote_dir: Path | None = None) -> CaseSet:
     """The cases, classes and channels of a source: `look_into` what `find_listing` finds. Raises ValueError."""
-    return look_into(find_listing(source, remote_dir=remote_dir, limits=limits), spatial_dims)
+    return look_into(find_listing(source, remote_dir=remote_dir), spatial_dims)
 
 
-def find_listing(
-    source: str | Path, *, remote_dir: Path | None = None, limits: DownloadLimits | None = None
-) -> Listing:
+def find_listing(source: str | Path, *, remote_dir: Path | None = None) -> Listing:
     """The listing of a source, with all files local; none of them is opened.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
-    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `limits`
-    says when a server counts as gone.
+    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once.
 
     Raises ValueError, naming the file and the remedy.
     """
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
     source = str(source)
-    downloader = Downloader(expanded(remote_dir).absolute(), limits) if remote_dir is not None else None
+    downloader = Downloader(expanded(remote_dir).absolute()) if remote_dir is not None else None
     if is_url(source):
         if downloader is None:
             raise ValueError(f"{shown(source)}: is remote; pass remote_dir=, the folder for the local copy.")
