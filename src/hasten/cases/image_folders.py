@@ -141,7 +141,7 @@ def nearest(name: str, others: Iterable[str]) -> str:
 
 def refuse_unread(folder: Path, names: Sequence[str]) -> None:
     """Raise ValueError for files that are of a kind that is not read, of these names, or of any if there are none."""
-    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(Path(name)))) for name in names}
+    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(name))) for name in names}
     unread = sorted(
         path.name
         for path in folder.iterdir()

@@ -149,7 +149,7 @@ def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str
         raise ValueError(
             f'{path}: lists no files, which a remote source must; add a "training" list, or copy the data set here.'
         )
-    if ending(Path(f"a{kind}")) != kind.lower():
+    if ending(f"a{kind}") != kind.lower():
         raise ValueError(
             f'{path}: "file_ending" is "{kind}", but the kinds read are {", ".join(ENDINGS)}; convert them.'
         )

@@ -176,13 +176,6 @@ def download(public: PublicSet, to: Path | None = None) -> Path:
     if not public.url:
         raise ValueError(f"{public.name}: its publisher has no archive to fetch; {public.by_hand}: {public.page}")
     archive = Downloader(home / ".archives").fetch(public.url)
-    _check(archive, public)
-    _unpack(archive, target)
-    archive.unlink(missing_ok=True)
-    return target
-
-
-def _check(archive: Path, public: PublicSet) -> None:
     with archive.open("rb") as file:
         md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if md5 != public.md5:
@@ -190,6 +183,9 @@ def _check(archive: Path, public: PublicSet) -> None:
         raise ValueError(
             f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again."
         )
+    _unpack(archive, target)
+    archive.unlink(missing_ok=True)
+    return target
 
 
 def _unpack(archive: Path, target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -115,19 +114,6 @@ class Downloader:
             log.warning("%s: can't be reached (%s); existing copies are used unchecked: %s", shown(url), last, target)
         return target
 
-    def fetch_list(self, url: str) -> Path:
-        """The local copy of a list of cases. Raises ValueError as `fetch`."""
-        return self.fetch(url, largest=_LARGEST_LIST)
-
-    def fetch_optional_list(self, url: str) -> None:
-        """A local copy of an optional list; removes the copy if the server no longer has the list."""
-        try:
-            self.fetch_list(url)
-        except Missing:
-            stale = self.folder / local_name(url)
-            for path in (record_path(stale), stale):
-                path.unlink(missing_ok=True)
-
     def _attempt(
         self, url: str, target: Path, copy: FileRecord | None, sha256: str | None, largest: int | None
     ) -> None:
@@ -145,29 +131,25 @@ class Downloader:
                 _check_hash(url, copy.sha256, sha256)
                 return
             with partial.open("r+b") as file:
-                digest = self._transfer(fs, path, url, (size, version), file, largest)
+                self._transfer(fs, path, url, (size, version), file, largest)
                 os.fsync(file.fileno())
             if _stat(fs, path, url) != (size, version):
                 os.truncate(partial, 0)
                 raise _ServerError("it changed while it was fetched")
+            digest = hash_file(partial)
             _check_hash(url, digest, sha256)
             _publish(partial, target, copy, url=shown(url), sha256=digest, version=version)
 
     def _transfer(
         self, fs: Any, path: str, url: str, known: tuple[int | None, str], file: BinaryIO, largest: int | None
-    ) -> str:
-        """Append the missing bytes to `file` and return its SHA-256."""
+    ) -> None:
+        """Append the missing bytes to `file`."""
         size, version = known
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
         with _server_errors(url):
-            stream, start = _open_at(fs, path, file.tell(), size, version)
+            stream, start = _open_at(fs, path, file.seek(0, os.SEEK_END), size, version)
         try:
-            if start != file.tell():
-                file.seek(0)
-                file.truncate()
-                digest = hashlib.sha256()
+            file.seek(start)
+            file.truncate()
             while True:
                 with _server_errors(url):
                     block = stream.read(_CHUNK)
@@ -176,7 +158,6 @@ class Downloader:
                 if self.stop.is_set():
                     raise _ServerError("stopped")
                 file.write(block)
-                digest.update(block)
                 _check_size(url, file.tell(), largest)
         finally:
             stream.close()
@@ -185,7 +166,6 @@ class Downloader:
             if file.tell() > size:
                 file.truncate(0)
             raise _ServerError(f"it ended after {file.tell()} of {size} bytes")
-        return digest.hexdigest()
 
     @contextmanager
     def _partial(self, target: Path, version: str) -> Iterator[Path]:
@@ -227,7 +207,7 @@ def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
     is_folder = suffix(url) not in (".json", ".csv")
     listed = join(url, "dataset.json", shown(url)) if is_folder else url
     try:
-        path = downloader.fetch_list(listed)
+        path = downloader.fetch(listed, largest=_LARGEST_LIST)
     except Missing as error:
         if not is_folder:
             raise
@@ -237,7 +217,13 @@ def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
     base = parent(listed)
     content = load_json(path) if suffix(listed) != ".csv" else None
     if not isinstance(content, dict) or "labels" not in content:
-        downloader.fetch_optional_list(join(base, "labels.json", shown(url)))
+        labels = join(base, "labels.json", shown(url))
+        try:
+            downloader.fetch(labels, largest=_LARGEST_LIST)
+        except Missing:  # a copy is of before it was removed there
+            stale = downloader.folder / local_name(labels)
+            for each in (record_path(stale), stale):
+                each.unlink(missing_ok=True)
     return path, FileLocator(folder=downloader.folder / local_name(base), url=base, remote_dir=downloader.folder)
 
 

@@ -18,7 +18,7 @@ from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
-from hasten.cases.types import Case, CaseSet, Declared, is_flat
+from hasten.cases.types import CaseSet, Declared, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
 from hasten.files import expanded
@@ -134,9 +134,10 @@ def _check_cases(listing: Listing) -> None:
             f"{listing.source}: {len(repeated)} case ids occur more than once: {first_few(repeated)}; "
             'remove the repeats, or give each case an "id" of its own.'
         )
-    for kind in ("image", "label"):
+    images = [path for case in listing.cases for path in case.image]
+    labels = [case.label for case in listing.cases if case.label]
+    for kind, files in (("image", images), ("label", labels)):
         # Not by pathlib, nor a set for each case: this runs for every file at every start.
-        files = [p for case in listing.cases for p in _files(case, kind)]
         missing = [p for p in files if not (os.path.isfile(p) or is_series(p))]  # noqa: PTH113
         if missing:
             raise ValueError(
@@ -158,12 +159,6 @@ def _check_cases(listing: Listing) -> None:
             f"{listing.source}: {len(same)} cases name one file as image and as label: {first_few(same)}; "
             "correct the list."
         )
-
-
-def _files(case: Case, kind: str) -> tuple[Path, ...]:
-    if kind == "image":
-        return case.image
-    return (case.label,) if case.label else ()
 
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
