@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -54,8 +53,19 @@ def read_series(folder: Path) -> Volume:
     direction, missing and repeated slices, and without SimpleITK.
     """
     with explain_itk_errors(folder):
+        import SimpleITK as sitk
+
         slices = _slices(folder)
-        array = channels_first(_read(slices), folder)
+        if len(slices) == 1:
+            image = sitk.ReadImage(str(slices[0].path))
+        else:
+            reader = sitk.ImageSeriesReader()
+            reader.SetFileNames([str(each.path) for each in slices])
+            if len({each.kind for each in slices}) > 1:
+                # The type of the first slice would cut the values of the others.
+                reader.SetOutputPixelType(sitk.sitkFloat32)
+            image = reader.Execute()
+        array = channels_first(image, folder)
     return Volume(array, _affine(slices))
 
 
@@ -92,19 +102,6 @@ def _is_slice(file: Path) -> bool:
         return True
     with file.open("rb") as stream:
         return stream.read(132)[128:] == b"DICM"
-
-
-def _read(slices: list[_Slice]) -> Any:
-    import SimpleITK as sitk
-
-    if len(slices) == 1:
-        return sitk.ReadImage(str(slices[0].path))
-    reader = sitk.ImageSeriesReader()
-    reader.SetFileNames([str(each.path) for each in slices])
-    if len({each.kind for each in slices}) > 1:
-        # The type of the first slice would cut the values of the others.
-        reader.SetOutputPixelType(sitk.sitkFloat32)
-    return reader.Execute()
 
 
 def _slices(folder: Path) -> list[_Slice]:

@@ -52,10 +52,6 @@ class Missing(ValueError):
     """The server reports that there is no such file."""
 
 
-class Unreachable(ValueError):
-    """The server can't be reached, and there is no complete copy."""
-
-
 class _ServerError(Exception):
     """A failure that may pass. Holds no secrets."""
 
@@ -81,7 +77,7 @@ class Downloader:
         A copy that is complete and, as far as the server reports, unchanged is kept, and used with a warning if the
         server can't be reached. A copy whose hash is the requested `sha256` is used without asking the server.
         Raises ValueError: no such file (Missing), no access, another hash than `sha256`, more bytes than `largest`, a
-        disk that fails; a server that fails too often (Unreachable): a later call resumes where this one stopped.
+        disk that fails; a server that fails too often: a later call resumes where this one stopped.
         """
         target, sha256 = self.folder / local_name(url), sha256 and sha256.lower()
         try:
@@ -105,7 +101,7 @@ class Downloader:
                 "disk (cache.dir or $HASTEN_CACHE; of public data --to or $HASTEN_DATA)."
             ) from error
         if copy is None or sha256 is not None:
-            raise Unreachable(
+            raise ValueError(
                 f"{shown(url)}: can't be fetched after {len(self.waits_s) + 1} attempts ({last}); check the network "
                 "and the server, then run again: the download resumes where it stopped."
             )

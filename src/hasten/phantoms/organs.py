@@ -63,8 +63,6 @@ class Anatomy:
     muscle_hu: float
     bone_hu: float
     rib_phase: float
-    shift_hu: float
-    """Contrast shift of the whole case."""
     noise_hu: float
     """Standard deviation of the CT noise."""
     organs: tuple[Organ, ...]
@@ -163,7 +161,6 @@ def draw_anatomy(rng: np.random.Generator) -> Anatomy:
         muscle_hu=45 + shift + float(rng.normal(0, 3)),
         bone_hu=float(rng.uniform(300, 450)),
         rib_phase=float(rng.uniform(0, 2 * np.pi)),
-        shift_hu=shift,
         noise_hu=float(rng.uniform(20, 30)),
         organs=tuple(organs),
     )

@@ -263,7 +263,7 @@ _READERS: dict[str, Callable[[Path], SlideReader]] = {
     "tifffile": TifffileReader,
     "openslide": OpenSlideReader,
 }
-"""By module, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
+"""Readers by module, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
 BACKENDS = tuple(_READERS)
 MASK_BACKENDS = ("tifffile", "openslide", "cucim")
 """Backends in the order for masks, whose single channel cuCIM reads only uncompressed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
@@ -13,16 +13,12 @@ _LEAST_SATURATION = 12
 """Smallest threshold, of 255: glass is less saturated. Keeps the noise of a slide without tissue from being split."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tissue:
+class Tissue(NamedTuple):
     """A mask of one level."""
 
     mask: np.ndarray
     """(H, W) bool."""
-    level: int
     downsample: float
-    threshold: int
-    """Saturation, 0 to 255, above which a pixel is tissue."""
 
 
 def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -> Tissue:
@@ -32,22 +28,15 @@ def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -
     """
     level = slide.level_near(downsample)
     saturation = saturation_of(slide.read_level(level))
-    threshold = max(otsu(saturation), _LEAST_SATURATION)
-    mask = without_small(saturation > threshold, min_pixels)
-    if not mask.any():
+    parts, _ = ndimage.label(saturation > max(otsu(saturation), _LEAST_SATURATION), np.ones((3, 3)))
+    large = np.bincount(parts.ravel()) >= min_pixels
+    large[0] = False
+    if not large.any():
         raise ValueError(
             f"{slide.path}: no tissue found on level {level} (the largest saturation is {int(saturation.max())} of "
             "255); take the slide out of the list, or lower tiles.min_tissue_pixels if its tissue is very small"
         )
-    return Tissue(mask=mask, level=level, downsample=slide.levels[level].downsample, threshold=threshold)
-
-
-def without_small(mask: np.ndarray, min_pixels: float) -> np.ndarray:
-    """The mask (H, W) bool without connected components of fewer pixels."""
-    labels, _ = ndimage.label(mask, np.ones((3, 3)))
-    large = np.bincount(labels.ravel()) >= min_pixels
-    large[0] = False
-    return np.asarray(large[labels])
+    return Tissue(large[parts], slide.levels[level].downsample)
 
 
 def saturation_of(image: np.ndarray) -> np.ndarray:
