@@ -37,7 +37,7 @@ class PublicSet:
     page: str
     """Address at which its publisher describes it."""
     licence: str
-    licence_url: str
+    """Its name and address."""
     citation: str
     cases: int
     """Number of labelled cases."""
@@ -53,8 +53,7 @@ def _decathlon(task: str, title: str, cases: int, size: float) -> PublicSet:
         title=f"MSD {title}",
         folder=task,
         page="http://medicaldecathlon.com",
-        licence="CC-BY-SA 4.0",
-        licence_url="https://creativecommons.org/licenses/by-sa/4.0/",
+        licence="CC-BY-SA 4.0 (https://creativecommons.org/licenses/by-sa/4.0/)",
         citation=_CITE_MSD,
         cases=cases,
         size_bytes=round(size),
@@ -79,8 +78,7 @@ PUBLIC: Mapping[str, PublicSet] = {
             title="ISBI 2012 serial-section EM of the Drosophila ventral nerve cord, with membranes",
             folder="membrane",
             page="http://brainiac2.mit.edu/isbi_challenge/",
-            licence="non-commercial segmentation research, with citation",
-            licence_url="http://brainiac2.mit.edu/isbi_challenge/",
+            licence="non-commercial segmentation research, with citation (http://brainiac2.mit.edu/isbi_challenge/)",
             citation="Arganda-Carreras et al., Frontiers in Neuroanatomy 9:142 (2015)",
             cases=30,
             size_bytes=15 * _MIB,
@@ -92,8 +90,7 @@ PUBLIC: Mapping[str, PublicSet] = {
             title="CAMELYON16 whole slides of sentinel lymph nodes, with outlined metastases",
             folder="CAMELYON16",
             page="https://camelyon16.grand-challenge.org/Data/",
-            licence="CC0 1.0",
-            licence_url="https://creativecommons.org/publicdomain/zero/1.0/",
+            licence="CC0 1.0 (https://creativecommons.org/publicdomain/zero/1.0/)",
             citation="Ehteshami Bejnordi et al., JAMA 318:2199 (2017)",
             cases=270,
             size_bytes=700 * _GIB,
@@ -130,8 +127,8 @@ def data_home() -> Path:
 def described(public: PublicSet) -> str:
     """The content, size and licence of a set, in one sentence."""
     return (
-        f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence} "
-        f"({public.licence_url}); {public.page}"
+        f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence}; "
+        f"{public.page}"
     )
 
 

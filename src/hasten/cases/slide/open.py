@@ -135,11 +135,9 @@ class Slide:
             ) from error
 
     def _levels(self) -> str:
-        def described(number: int, level: Level) -> str:
-            size = "" if self.mpp is None else f", {self.mpp * level.downsample:.3g} um/pixel"
-            return f"{number}: {level.height} x {level.width}{size}"
-
-        return "; ".join(described(number, level) for number, level in enumerate(self.levels))
+        sizes = ["" if self.mpp is None else f", {self.mpp * each.downsample:.3g} um/pixel" for each in self.levels]
+        levels = zip(self.levels, sizes, strict=True)
+        return "; ".join(f"{at}: {each.height} x {each.width}{size}" for at, (each, size) in enumerate(levels))
 
 
 class CucimReader:
