@@ -43,33 +43,20 @@ def warm_up() -> None:
 
 def make_base(folder: Path) -> Path:
     """Write the base into an empty folder; its path. Raises RuntimeError if Hasten can't even do that."""
+    from hasten.phantoms.cells import write_cells
     from hasten.phantoms.organs import write_phantoms
 
     folder.mkdir(parents=True)
     write_phantoms(folder / "volumes", num_cases=4, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0), num_threads=1)
-    _write_pictures(folder / "pictures")
+    write_cells(folder / "pictures", num_cases=4, shape=(32, 32), radius=8, num_threads=1)
+    for file in (folder / "pictures").glob("*/*.png"):
+        file.rename(file.with_name(file.name.replace("cells", "phantom")))
     (folder / "w").mkdir()
     box = Box(folder=folder / "w", base=folder)
     for data, run, settings in (("volumes", "run", TINY), ("pictures", "flat-run", TINY_2D)):
         _done(box.hasten("train", str(folder / data), "--out", str(folder / run), *settings, seconds=300))
     _stopped_run(box)
     return folder
-
-
-def _write_pictures(folder: Path) -> None:
-    """Slices of the phantoms, HU -200 to 300 as 0 to 255."""
-    import numpy as np
-    from PIL import Image
-
-    from hasten.phantoms.organs import LABELS, make_phantom
-
-    for part in ("images", "labels"):
-        (folder / part).mkdir(parents=True)
-    for index, case in enumerate(CASES):
-        image, label = make_phantom(index, shape=(1, 32, 32))
-        for part, array in (("images", np.clip((image[0] + 200.0) / 500, 0, 1) * 255), ("labels", label[0])):
-            Image.fromarray(np.rint(array).astype(np.uint8)).save(folder / part / f"{case}.png", compress_level=1)
-    (folder / "labels.json").write_text(json.dumps({str(value): name for value, name in LABELS.items()}))
 
 
 def _done(ended: Ended) -> None:

@@ -37,7 +37,7 @@ class PublicSet:
     page: str
     """Address at which its publisher describes it."""
     licence: str
-    """Its name and address."""
+    """Name and address of the licence."""
     citation: str
     cases: int
     """Number of labelled cases."""
