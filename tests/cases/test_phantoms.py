@@ -91,8 +91,7 @@ def test_impossible_phantoms_are_refused(tmp_path: Path, name: str, wrong: dict[
 def test_slices_of_a_spleen_and_cells_of_another_value(tmp_path: Path) -> None:
     cases = load_case_set(write_phantoms(tmp_path / "flat", num_cases=3, shape=(1, 64, 80)))
     assert cases.spatial_dims == 2
-    for case in cases.cases:
-        assert read_label(case, cases.labels, read_image(case)).any()
+    assert all(read_label(case, cases.labels, read_image(case)).any() for case in cases.cases)
     cells = load_case_set(write_cells(tmp_path / "cells", num_cases=1, shape=(64, 80), radius=12, value=255))
     assert cells.labels == {0: "background", 255: "cell"}
 
