@@ -10,9 +10,9 @@ from pathlib import Path
 from hasten.cases.dicom import check_is_image
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
-from hasten.cases.image_folders import declared_labels, has_layout, nearest, side_by_side, similar_names
-from hasten.cases.labels import find_values, name_values, split_ignore
-from hasten.cases.nnunet import labels_and_regions
+from hasten.cases.image_folders import has_layout, nearest, side_by_side, similar_names
+from hasten.cases.labels import find_values, name_values
+from hasten.cases.nnunet import declared_classes
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
 from hasten.checkpoint.weights import read_model
@@ -167,11 +167,8 @@ def _labels(
     where = _folder(labels, "label maps")
     declared = labels.parent / "dataset.json"
     content = load_json(declared) if declared.is_file() else None
-    if isinstance(content, dict) and "labels" in content:
-        classes, ignore = split_ignore(content["labels"], str(declared))
-        names, regions, _ = labels_and_regions(classes, content.get("regions_class_order"), declared)
-        return where, {}, names, regions, ignore
-    return where, {}, declared_labels(labels.parent), {}, None
+    classes = declared_classes(content, declared, labels.parent)
+    return where, {}, classes["labels"], classes.get("regions", {}), classes.get("ignore")
 
 
 def _folder(folder: Path, what: str) -> dict[str, Path]:

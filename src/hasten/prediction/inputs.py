@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hasten.cases.dicom import is_series
-from hasten.cases.formats import is_picture, list_files, read_file_header, stem
+from hasten.cases.formats import is_picture, named_files, read_file_header, stem
 from hasten.cases.read import misplaced_files
 from hasten.cases.types import Case, is_flat
 from hasten.config.patterns import first_few, listing
@@ -75,7 +75,7 @@ def _paths(group: Sequence[_File]) -> tuple[Path, ...]:
 def _listed(path: Path) -> list[Path]:
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder; name an image, or a folder of images")
-    files = list_files(path) if path.is_dir() and not is_series(path) else [path]
+    files = [file for _, file in named_files(path)] if path.is_dir() and not is_series(path) else [path]
     if not files:
         raise ValueError(f"{path}: holds no image files; name an image, or a folder of images")
     return files
