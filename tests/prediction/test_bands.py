@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def make(**given: Any) -> Inference:
     base: dict[str, Any] = {
-        "patch": (6, 7, 8), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
+        "window": (6, 7, 8), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
         "precision": "fp32", "channels_last": False, "spatial_dims": 3, "device": CPU, "classes": 3,
     }  # fmt: skip
     return Inference(**{**base, **given})
@@ -109,7 +109,7 @@ def test_the_scores_held_stay_within_the_budget(
     counts = {}
     for size in (10**9, budget):
         most, windows = 0, 0
-        how = make(patch=(16, 16, 16), sums_bytes=size, classes=classes, batch_size=1)
+        how = make(window=(16, 16, 16), sums_bytes=size, classes=classes, batch_size=1)
         infer_on_grid(nn.Conv3d(1, classes, 1), volume_of(shape), new_shape, how)
         counts[size] = most, windows
     assert counts[budget][0] <= budget

@@ -160,9 +160,9 @@ def joined(inferences: Sequence[Inference], where: Path) -> Inference:
     """
     depth, height, width = (math.lcm(*sides) for sides in zip(*(each.divisor for each in inferences), strict=True))
     unit, first = (depth, height, width), inferences[0]
-    if any(side % by for side, by in zip(first.patch, unit, strict=True)):
+    if any(side % by for side, by in zip(first.window, unit, strict=True)):
         raise ValueError(
-            f"{where}: its windows of {list(first.patch)} voxels are no multiple of {list(unit)}, as the other "
+            f"{where}: its windows of {list(first.window)} voxels are no multiple of {list(unit)}, as the other "
             "networks ask; train them with the same sample.patch, or predict with one of them"
         )
     return dataclasses.replace(first, divisor=unit)

@@ -52,7 +52,7 @@ def measured_batch(network: nn.Module, channels: int, inference: Inference) -> i
     if inference.device.type != "cuda":
         return inference.batch_size
     count = best_batch(lambda count: _trial(network, channels, inference, count), available_bytes(inference.device))
-    log.info("%d windows of %s go through the network at once", count, inference.patch)
+    log.info("%d windows of %s go through the network at once", count, inference.window)
     torch.cuda.empty_cache()
     return count
 
@@ -60,7 +60,7 @@ def measured_batch(network: nn.Module, channels: int, inference: Inference) -> i
 @torch.inference_mode()
 def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> tuple[float, int]:
     generator = torch.Generator(inference.device).manual_seed(0)
-    batch = torch.randn(count, channels, *inference.patch, device=inference.device, generator=generator)
+    batch = torch.randn(count, channels, *inference.window, device=inference.device, generator=generator)
     before = torch.cuda.memory_allocated(inference.device)
     torch.cuda.reset_peak_memory_stats(inference.device)
     network_scores(network, batch, inference)  # libraries choose their algorithms for this shape

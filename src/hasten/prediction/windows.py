@@ -46,8 +46,8 @@ class Windows:
     """How windows lie on a volume, and how their scores are blended."""
 
     window: Triple
-    overlap: tuple[float, float, float]
-    """Share of a window's side that the next one covers again, at least 0 and below 1."""
+    overlap: float | tuple[float, float, float]
+    """Share of a window's side that the next one covers again, at least 0 and below 1, of all axes or each."""
     batch_size: int
     """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
     device: torch.device
@@ -68,18 +68,15 @@ class Windows:
     """Whether scores of a window without contrast, as of air, are those of the last one with the same value. Where the
     network's answer depends on nothing but the window."""
 
-
-@dataclass(frozen=True, slots=True)
-class BatchWindow:
-    """One window of a batch."""
-
-    volume: int
-    slot: tuple[slice, slice, slice]
-    """Voxels of the window in the padded volume."""
+    @property
+    def overlaps(self) -> tuple[float, float, float]:
+        """`overlap` along each axis."""
+        each = self.overlap
+        return each if isinstance(each, tuple) else (each, each, each)
 
 
-Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
-"""(B, C, d, h, w) windows and where they lie, to (B, K, d, h, w) scores."""
+Forward = Callable[[Tensor], Tensor]
+"""(B, C, d, h, w) windows to (B, K, d, h, w) scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,7 @@ def slow_axis(shape: Triple, windows: Windows) -> int:
 def _axes(shape: Triple, windows: Windows) -> tuple[Axis, Axis, Axis]:
     depth, height, width = (
         make_axis(side, window, overlap)
-        for side, window, overlap in zip(shape, windows.window, windows.overlap, strict=True)
+        for side, window, overlap in zip(shape, windows.window, windows.overlaps, strict=True)
     )
     return depth, height, width
 
@@ -236,10 +233,9 @@ class _Batcher:
         try:
             channels, window = len(jobs[0].image), self._windows.window
             batch = torch.empty(len(jobs), channels, *window, dtype=self._windows.dtype, device=self._windows.device)
-            places = [BatchWindow(job.volume, job.canvas.place(job.window)) for job in jobs]
-            for target, job, place in zip(batch, jobs, places, strict=True):
-                target.copy_(job.image[(slice(None), *place.slot)])
-            scores = self._forward(batch, places)
+            for target, job in zip(batch, jobs, strict=True):
+                target.copy_(job.image[(slice(None), *job.canvas.place(job.window))])
+            scores = self._forward(batch)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error) or (len(jobs) == 1 and all(job.canvas.device == HOST for job in jobs)):
                 raise
@@ -274,7 +270,9 @@ def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: i
     """
     slow = slow_axis(shape, windows)
     splits = [
-        [[slice(0, shape[axis])]] if axis == slow else _splits(shape[axis], windows.window[axis], windows.overlap[axis])
+        [[slice(0, shape[axis])]]
+        if axis == slow
+        else _splits(shape[axis], windows.window[axis], windows.overlaps[axis])
         for axis in range(3)
     ]
     parts: tuple[list[slice], ...] = ()
@@ -315,7 +313,7 @@ def _splits(side: int, window: int, overlap: float) -> list[list[slice]]:
 
 def _bytes(shape: Triple, windows: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
     """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
-    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlap[slow])
+    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlaps[slow])
     steps = [later - start for start, later in pairwise(starts)]
     planes = min(windows.window[slow], box[slow])
     waiting = max(0, planes - min(steps)) if steps else 0
