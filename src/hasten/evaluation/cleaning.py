@@ -39,18 +39,19 @@ class Chosen:
     after: Dices
 
 
-def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
+def choose_cleanings(evaluation: Evaluation) -> Chosen:
     """Choose, for each class, the cleaning with the highest mean Dice over the cases, if any is better than none.
 
-    As nnU-Net does, one is taken only where no class or region gets worse. pairs: of all cases. evaluation: of them.
-    Raises ValueError for a file that cannot be read.
+    As nnU-Net does, one is taken only where no class or region gets worse. Raises ValueError for a file that cannot be
+    read.
     """
+    pairs = evaluation.pairs
     before = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
     cleanings: dict[int, Cleaning] = {}
     for value, name in pairs.labels.items():
         if value == 0:
             continue
-        candidates = _candidates(name, _median_volume(pairs, evaluation, name))
+        candidates = _candidates(name, _median_volume(evaluation, name))
         affected = {other: members for other, members in pairs.members.items() if value in members}
         dices = partial(_dices, pairs=pairs, candidates=[{value: each} for each in candidates], affected=affected)
         case_dices = _each(pairs.pairs, dices)
@@ -80,12 +81,12 @@ def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
     return [kind for kind in both if kind != Cleaning(name=name)]
 
 
-def _median_volume(pairs: Pairs, evaluation: Evaluation, name: str) -> float:
+def _median_volume(evaluation: Evaluation, name: str) -> float:
     """Median volume of the labelled voxels of a class over the cases that have any, in mm3; 0 where none has."""
     labelled = {score.case: score.labelled for score in evaluation.scores if score.name == name}
     volumes = [
         labelled[pair.case] * prod(spacing_of(read_file_header(pair.label)[2]))
-        for pair in pairs.pairs
+        for pair in evaluation.pairs.pairs
         if labelled.get(pair.case)
     ]
     return median(volumes) if volumes else 0.0
@@ -127,16 +128,15 @@ def _worse(means: Dices, before: Dices) -> bool:
     return any(_comparable(mean) < _comparable(before[name]) for name, mean in means.items())
 
 
-def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
-    """The cases of several folds, which share classes and regions."""
-    pairs = tuple(pair for part in parts for pair in part.pairs)
-    return dataclasses.replace(parts[0], pairs=pairs, num_labelled=len(pairs))
-
-
 def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
     """The scores of several folds, which share classes and regions; without surfaces if units or tolerances differ."""
-    alike = len({(each.unit, each.tolerance) for each in evaluations}) == 1
+    parts, alike = [each.pairs for each in evaluations], len({(each.unit, each.tolerance) for each in evaluations}) == 1
+    pairs = dataclasses.replace(
+        parts[0],
+        pairs=tuple(pair for part in parts for pair in part.pairs),
+        predictions=folder,
+        num_labelled=sum(part.num_labelled for part in parts),
+    )
     surfaces = all(each.surfaces for each in evaluations) and alike
     scores = tuple(score for each in evaluations for score in each.scores)
-    total = sum(each.num_labelled for each in evaluations)
-    return dataclasses.replace(evaluations[0], predictions=folder, scores=scores, surfaces=surfaces, num_labelled=total)
+    return dataclasses.replace(evaluations[0], pairs=pairs, scores=scores, surfaces=surfaces)

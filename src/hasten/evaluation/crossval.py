@@ -6,14 +6,22 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hasten.cache.fingerprint import read_cases
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.load import load_run
-from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs
-from hasten.evaluation.evaluate import Evaluation, evaluate_pairs, read_evaluation, summary_of, write_evaluation
+from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined
+from hasten.evaluation.evaluate import (
+    EVALUATION_JSON,
+    Evaluation,
+    evaluate_pairs,
+    read_evaluation,
+    summary_of,
+    write_evaluation,
+)
 from hasten.evaluation.examples import Example, examples_of
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.observe.folds import (
@@ -34,18 +42,16 @@ from hasten.prediction.postprocess import write_cleanings
 from hasten.prediction.predict import predict_cases
 
 
-def validation_pairs(run: Path) -> Pairs:
-    """The validation cases of a run, with the label maps that `predict_validation` writes. Raises ValueError."""
-    config = load_run(run / RUN_YAML)
-    case_set, _, validation = read_cases(config)
-    names = label_names(validation)
+def validation_pairs(run: Path, folder: Path) -> Pairs:
+    """The validation cases of a run, whose label maps are in `folder`. Raises ValueError."""
+    case_set, _, validation = read_cases(load_run(run / RUN_YAML))
     pairs = (
-        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label, image=case.image)
-        for case, name in zip(validation, names, strict=True)
+        Pair(case=case.id, prediction=folder / name, label=case.label, image=case.image)
+        for case, name in zip(validation, label_names(validation), strict=True)
         if case.label is not None
     )
-    classes = {name: getattr(case_set, name) for name in ("labels", "regions", "ignore")}
-    return Pairs(pairs=tuple(pairs), **classes, num_labelled=len(validation))
+    meaning = {name: getattr(case_set, name) for name in ("source", "labels", "regions", "ignore")}
+    return Pairs(pairs=tuple(pairs), predictions=folder, num_labelled=len(validation), **meaning)
 
 
 def predict_validation(run: Path) -> None:
@@ -56,16 +62,6 @@ def predict_validation(run: Path) -> None:
     members = [Member(model_file(run), read_model(run))]
     options: dict[str, Any] = {"overwrite": True, "trust_changed_code": True}
     predict_cases(members, validation, run / VALIDATION, device=config.train.device, **options)
-
-
-def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
-    """Score those label maps, and write evaluation.csv and evaluation.json beside them. Raises ValueError."""
-    pairs, folder = validation_pairs(run), run / VALIDATION
-    evaluation = evaluate_pairs(
-        pairs, predictions=folder, labels=read_cases(load_run(run / RUN_YAML))[0].source, surfaces=surfaces
-    )
-    write_evaluation(evaluation, folder)
-    return evaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +86,6 @@ class CrossValidation:
     """Folds that were started and are not finished."""
     whole: Evaluation
     """The scores of all folds' validation cases."""
-    pairs: Pairs
-    """Files of these cases."""
     chosen: Chosen
 
     def over_folds(self, name: str | None, measure: str) -> tuple[float, float]:
@@ -123,7 +117,7 @@ class CrossValidation:
             },
             "unfinished": list(self.unfinished),
             "unit": whole.unit,
-            "mean_over": list(whole.main),
+            "mean_over": whole.pairs.main,
             "over_folds": {measure: _pair(self.over_folds(None, measure)) for measure in measures},
             "over_cases": {measure: whole.mean(measure) for measure in measures},
             "classes": {
@@ -158,16 +152,15 @@ def score_fold(run: Path) -> Evaluation:
 
     What is missing or older than the weights is predicted and scored. Raises ValueError for an unreadable file.
     """
-    evaluation, folder = read_evaluation(run / VALIDATION), run / VALIDATION
-    if evaluation is not None and evaluation.surfaces and _is_newer(folder, run):
-        return evaluation
-    if evaluation is None or not _is_newer(folder, run):
+    folder = run / VALIDATION
+    evaluation = read_evaluation(pairs := validation_pairs(run, folder))
+    if evaluation is None or (folder / EVALUATION_JSON).stat().st_mtime < model_file(run).stat().st_mtime:
         predict_validation(run)
-    return score_validation(run, surfaces=True)
-
-
-def _is_newer(folder: Path, run: Path) -> bool:
-    return (folder / "evaluation.json").stat().st_mtime >= model_file(run).stat().st_mtime
+    elif evaluation.surfaces:
+        return evaluation
+    evaluation = evaluate_pairs(pairs)
+    write_evaluation(evaluation, folder)
+    return evaluation
 
 
 def summarise(folder: str | Path) -> CrossValidation:
@@ -188,11 +181,10 @@ def summarise(folder: str | Path) -> CrossValidation:
         )
         for run in finished_folds(folder)
     )
-    pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
     unfinished = tuple(number for run, number in runs.items() if not is_finished(run))
-    scored: dict[str, Any] = {"whole": whole, "pairs": pairs, "chosen": choose_cleanings(pairs, whole)}
-    result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, **scored)
+    chosen = choose_cleanings(whole)
+    result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, whole=whole, chosen=chosen)
     write_cleanings(folder, result.chosen.cleanings)
     write_json(folder / CV_JSON, result.to_dict())
     return result
@@ -220,8 +212,6 @@ class Trials:
     """A run with its own settings, and with others."""
 
     run: Path
-    classes: list[str]
-    """Foreground classes in the order of the class indices."""
     own: SettingsTrial
     other: SettingsTrial | None
     chosen: Chosen | None
@@ -263,54 +253,40 @@ def evaluate_run(
         raise ValueError(f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or LABELS")
     members = [Member(model_file(run), read_model(run))]
     changed = with_infer(members, overrides)
-    pairs = validation_pairs(run)
-    if not pairs.pairs:
+    if not validation_pairs(run, run).pairs:
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
     make_folder(out or run)
     with tempfile.TemporaryDirectory(dir=out or run, prefix=".evaluate") as scratch:
-        folder = Path(scratch)
-        baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
-        chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
-        other = None
-        if overrides:
-            other = _trial(
-                run, changed, tuple(overrides), pairs, folder / "other", surfaces=surfaces, device=device, tick=tick
-            )
+        trial = partial(_trial, run, surfaces=surfaces, device=device, tick=tick)
+        own = trial(members, (), Path(scratch) / "own")
+        chosen = choose_cleanings(own.evaluation) if postprocessing else None
+        other = trial(changed, tuple(overrides), Path(scratch) / "other") if overrides else None
     if chosen is not None:
         write_cleanings(run, chosen.cleanings)
-    return Trials(run=run, classes=pairs.class_names, own=baseline, other=other, chosen=chosen)
+    return Trials(run=run, own=own, other=other, chosen=chosen)
 
 
 def _trial(
     run: Path,
     members: Sequence[Member],
     overrides: tuple[str, ...],
-    pairs: Pairs,
     out: Path,
     *,
     surfaces: bool,
     device: str | None,
     tick: Tick | None,
 ) -> SettingsTrial:
-    config = load_run(run / RUN_YAML)
-    case_set, _, validation = read_cases(config)
-    labelled = {pair.case for pair in pairs.pairs}
+    config, pairs = load_run(run / RUN_YAML), validation_pairs(run, out)
+    labelled = [case for case in read_cases(config)[2] if case.label is not None]
     model = load_members(members, device=device or config.train.device)
     counts: list[int] = []
     model.network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
-    predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
-    predicted = _in(pairs, out)
-    evaluation = evaluate_pairs(predicted, predictions=run, labels=case_set.source, surfaces=surfaces)
+    predict_cases(members, labelled, out, model=model, tick=tick)
+    evaluation = evaluate_pairs(replace(pairs, predictions=run), surfaces=surfaces)
     return SettingsTrial(
         overrides=overrides,
         settings=members[0].content["config"]["infer"],
         evaluation=evaluation,
-        examples=examples_of(evaluation, predicted),
+        examples=examples_of(evaluation),
         passes=sum(counts),
     )
-
-
-def _in(pairs: Pairs, folder: Path) -> Pairs:
-    """`pairs` with the predictions taken from `folder`."""
-    moved = (replace(each, prediction=folder / each.prediction.name) for each in pairs.pairs)
-    return replace(pairs, pairs=tuple(moved))
