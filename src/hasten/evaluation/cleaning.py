@@ -18,7 +18,8 @@ import numpy as np
 
 from hasten.cases.formats import read_file_header
 from hasten.cases.types import spacing_of
-from hasten.evaluation.evaluate import Evaluation, bounding_box, read_pair, score_case, summary_of, without_ignored
+from hasten.evaluation.dice import without_ignored
+from hasten.evaluation.evaluate import Evaluation, bounding_box, read_pair, score_case, summary_of
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.observe.cores import usable_cores
 from hasten.prediction.postprocess import Cleaning, Cleanings, postprocessed

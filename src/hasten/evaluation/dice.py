@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from hasten.nets.over_ranks import several_ranks
 from hasten.observe.cores import available_memory
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry
+
+Labels = TypeVar("Labels", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,15 @@ class Dice:
         return {**dice, "iou": self.iou, "iou_per_class": self.iou_per_class}
 
 
-def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Prediction and label with background where the label is `ignore_index`, if that is not None.
+def without_ignored(prediction: Labels, label: Labels, ignore: int | None) -> tuple[Labels, Labels]:
+    """Prediction and label with background where the label is `ignore`, if that is not None: voxels that don't count.
 
-    prediction: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
+    prediction: (D, H, W) labels, or (R, D, H, W) masks. label: (D, H, W).
     """
-    if ignore_index is None:
+    if ignore is None:
         return prediction, label
-    ignored = label == ignore_index
-    return prediction.masked_fill(ignored, 0), label.masked_fill(ignored, 0)
+    counts = label != ignore
+    return prediction * counts, label * counts
 
 
 def counts_of(

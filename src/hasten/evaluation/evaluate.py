@@ -24,13 +24,14 @@ from hasten.cases.types import Volume
 from hasten.checkpoint.recorded_split import trained_on
 from hasten.checkpoint.weights import model_file, run_of
 from hasten.config.patterns import first_few, listing
+from hasten.evaluation.dice import without_ignored
 from hasten.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.files import replacing
 from hasten.observe.cores import usable_cores
 from hasten.observe.folds import is_cross_validation
 from hasten.observe.notebook import html_table
 from hasten.observe.rundir import write_json
-from hasten.prediction.outputs import training_cases
+from hasten.prediction.outputs import recorded
 from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ def evaluate(
 
 def _trained_on(pairs: Pairs, run: str | Path | None) -> dict[str, list[str]]:
     """Training cases, as prediction.json says, by the images; and by the label maps of a run that is named."""
-    by_name = training_cases(pairs.predictions)
+    by_name = recorded(pairs.predictions, "training_cases")
     found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
     if run is None or is_cross_validation(Path(run)):  # of which each case trains all folds but one
         return found
@@ -397,17 +398,6 @@ def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, np.ndar
     prediction = read_label_map(pair.prediction, pairs.labels)
     label = read_label_map(pair.label, pairs.labels, pairs.ignore)
     return prediction.array[0], label.array[0], label.affine
-
-
-def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both maps, of one shape, with background where the label map has the value `ignore`.
-
-    These voxels do not count then.
-    """
-    if ignore is None:
-        return prediction, label
-    ignored = label == ignore
-    return np.where(ignored, 0, prediction), np.where(ignored, 0, label)
 
 
 def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None) -> Volume:

@@ -11,7 +11,8 @@ import numpy as np
 from hasten.cases.formats import is_picture, may_lack_position
 from hasten.cases.read import read_image
 from hasten.cases.types import Case, Shape, is_flat, spacing_of
-from hasten.evaluation.evaluate import Evaluation, read_pair, without_ignored
+from hasten.evaluation.dice import without_ignored
+from hasten.evaluation.evaluate import Evaluation, read_pair
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.prepare.orient import orient, orientation_of
 from hasten.prepare.types import Geometry

@@ -115,20 +115,20 @@ def _differences(first: Member, other: Member, settings: str) -> Iterable[str]:
         if was != now:
             yield f"{other.where}: {name} {text_of(now)} instead of {text_of(was)}"
     one, two = (flat(from_dict(member.content["config"], where=str(member.where))) for member in (first, other))
-    for name in changed_settings(one, two):
+    for name, text in changed_settings(one, two).items():
         if fnmatchcase(name, settings) and name not in _OF_A_FOLD:
-            yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(one[name])}"
+            yield f"{other.where}: {text}"
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of the settings, as `flat` gives them, that differ, but for those of the machine."""
-    return [
-        name
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """The settings, as `flat` gives them, that differ, but for those of the machine; each with how, for a message."""
+    return {
+        name: f"{name}={text_of(value)} instead of {text_of(before[name])}"
         for name, value in now.items()
         if value != before[name]
         and rule_of(name, RUN_RULES).kind != "machine"
         and not (name == "data.source" and same_source(before[name], value))
-    ]
+    }
 
 
 class Ensemble(nn.Module):

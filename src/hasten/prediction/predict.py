@@ -26,10 +26,10 @@ from hasten.prediction.model import Model, load_members, predict_labels
 from hasten.prediction.outputs import (
     PREDICTION_JSON,
     deciding_settings,
-    image_sizes,
     label_names,
     label_targets,
     make_folder,
+    recorded,
     scratch,
     write_errors,
     write_label,
@@ -132,21 +132,19 @@ def predict_cases(
     tick: Tick | None = None,
 ) -> list[Path]:
     """`predict` for known cases. cleanings: what is done to the label maps. model: `members`, loaded."""
-    targets = [out / name for name in label_names(cases, ending)]
     settings = deciding_settings(members, cleanings or {})
     since = written_since(out, settings, overwrite=overwrite) if resume else None
     files = [
-        [target, *([out / f"{case.id}.npz"] if probabilities else [])]
-        for target, case in zip(targets, cases, strict=True)
+        [out / name, *([out / f"{case.id}.npz"] if probabilities else [])]
+        for name, case in zip(label_names(cases, ending), cases, strict=True)
     ]
-    to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=image_sizes(out))
+    to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=recorded(out, "images"))
+    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     is_new = make_folder(out)
-    wanted = [(target, case) for target, case, each in zip(targets, cases, to_write, strict=True) if each]
-    images = {target.name: case.image for target, case in wanted}
+    images = {of_case[0].name: case.image for case, of_case in jobs}
     trained = trained_on([run_of(member.where) for member in members], images, "image")
     write_settings(out, settings, {name: size_of(image) for name, image in images.items()}, trained)
-    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     written, failures = 0, list[str]()
     with current_device(model.inference.device), cores_followed(model.inference.device):
         for error, target in _predicted(jobs, model, cleanings or {}, probabilities=probabilities):
@@ -162,7 +160,7 @@ def predict_cases(
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
         raise ValueError(f"{listing([failures], heading)}{others}")
-    return targets
+    return [of_case[0] for of_case in files]
 
 
 def _predicted(
@@ -174,44 +172,39 @@ def _predicted(
     last label map written, while the network works.
     """
     unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-        following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
-        writing: list[tuple[Future[None], Path]] = []
-
-        def written() -> Iterator[tuple[str | None, Path]]:
-            for future, target in writing:
-                error = future.exception()
-                if error is not None and not isinstance(error, (ValueError, OSError)):
-                    raise error
-                yield None if error is None else str(error), target
-            writing.clear()
-
-        for number, (case, (target, *others)) in enumerate(jobs):
+    with ThreadPoolExecutor(2) as pool:
+        reads = (pool.submit(_read, case, model.prepare) for case, _ in jobs)
+        following = next(reads, None)
+        writing: tuple[Future[str | None], Path] | None = None
+        for case, (target, *others) in jobs:
             assert following is not None
-            this = following
-            following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
-            chances = None
+            this, following = following, next(reads, None)
+            chances, failure = None, None
             try:
                 volume, prepared = this.result()
                 if probabilities:
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
                 label, warnings = predict_labels(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
-                yield from written()  # what came before is reported before
-                yield _naming(case.image[0], error), target
+                failure = _naming(case.image[0], error)
+            if writing is not None:
+                yield writing[0].result(), writing[1]
+                writing = None
+            if failure is not None:
+                yield failure, target
                 continue
             for images, warning in zip(unlike, warnings, strict=True):
                 if warning is not None:
                     images.append(case.image[0])
                     if len(images) <= SHOWN:
                         log.warning("%s: %s", case.image[0], warning)
-            yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             writes: list[Callable[[Path], None]] = [partial(write_label, label=cleaned, volume=volume, case=case)]
             if chances is not None:
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
-            writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
-        yield from written()
+            writing = pool.submit(_write, list(zip([target, *others], writes, strict=True))), target
+        if writing is not None:
+            yield writing[0].result(), writing[1]
     for images in unlike:
         if len(images) > SHOWN:
             log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
@@ -227,10 +220,15 @@ def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:
     return volume, prepare_case(volume, None, id=case.id, spec=spec)
 
 
-def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> None:
-    for target, write in files:
-        with write_errors(target):
-            write(target)
+def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> str | None:
+    """What is wrong where a file can't be written."""
+    try:
+        for target, write in files:
+            with write_errors(target):
+                write(target)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
