@@ -83,6 +83,25 @@ def test_labels_are_those_of_one_band(
     assert torch.equal(*results)
 
 
+def test_where_a_grid_takes_too_much_memory_it_is_begun_again_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    volume, decide, calls = volume_of((20, 18, 16)), RegridSink._decide_slab, 0
+
+    def failing(self: RegridSink, *given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        decide(self, *given)
+
+    expected = infer_on_grid(Sharp(3), volume, (25, 20, 10), make(mode="constant"))
+    monkeypatch.setattr(RegridSink, "_decide_slab", failing)
+    actual = infer_on_grid(Sharp(3), volume, (25, 20, 10), make(mode="constant", device=torch.device("cpu:0")))
+    assert "gathered in host memory" in caplog.text
+    assert torch.equal(actual, expected)
+
+
 @pytest.mark.parametrize(("new_shape", "classes"), [((48, 64, 64), 20), ((60, 80, 72), 5)])
 def test_the_scores_held_stay_within_the_budget(
     classes: int, new_shape: Triple, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +120,7 @@ def test_the_scores_held_stay_within_the_budget(
         add(self, *args)
         cells = sum(sums.numel() for sums in self.cells.values())
         layers = (layer for sink in sinks for layer in sink._layers.values())
-        waiting = sum(piece.sums.numel() for layer in layers for piece in layer.pieces)
+        waiting = sum(piece.scores.numel() for layer in layers for piece in layer.pieces)
         most = max(most, 4 * (cells + waiting))
 
     monkeypatch.setattr(Canvas, "add", watched)

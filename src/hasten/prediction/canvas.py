@@ -138,6 +138,9 @@ _Slot = tuple[slice, slice, slice]
 class Sink:
     """Receives complete cells."""
 
+    repeatable = True
+    """Whether `take` may be called again where it ran out of memory."""
+
     def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
         """Memory of the result itself for a cell's sums, (K, *slot), or None. `like`: (K, ...) scores."""
         return None
@@ -267,7 +270,8 @@ class Canvas:
             self._with_room(partial(self._put, cell, parts, score))
             self.waiting[cell] -= 1
             if not self.waiting[cell]:
-                self._with_room(partial(self._hand_on, cell))
+                hand_on = partial(self._hand_on, cell)
+                self._with_room(hand_on) if self.sink.repeatable else hand_on()
                 del self.waiting[cell], self.cells[cell]
 
     def _with_room(self, act: Callable[[], None]) -> None:

@@ -74,14 +74,12 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Sums of one cell as they were handed over, with the layers' axis first."""
+    """Scores of one cell, with the layers' axis first."""
 
     place: tuple[slice, slice, slice]
     """Voxels of the piece among those of the sink's part."""
-    sums: Tensor
+    scores: Tensor
     """(K, a, b, c)."""
-    weights: Tensor
-    """(a, b, c) float32, what the sums are to be divided by."""
 
     def meets(self, first: int, stop: int) -> bool:
         return self.place[0].start < stop and self.place[0].stop > first
@@ -90,14 +88,13 @@ class _Piece:
         """The part of the piece that lies in these planes, which are then counted from `first`."""
         along, row, column = self.place
         start, end = max(first, along.start), min(stop, along.stop)
-        part = slice(start - along.start, end - along.start)
-        return _Piece((slice(start - first, end - first), row, column), self.sums[:, part], self.weights[part])
+        part = self.scores[:, start - along.start : end - along.start]
+        return _Piece((slice(start - first, end - first), row, column), part)
 
     def last_plane(self) -> _Piece:
         """A copy, which holds none of the other planes' memory."""
         along, row, column = self.place
-        place = (slice(along.stop - 1, along.stop), row, column)
-        return _Piece(place, self.sums[:, -1:].clone(), self.weights[-1:].clone())
+        return _Piece((slice(along.stop - 1, along.stop), row, column), self.scores[:, -1:].clone())
 
 
 @dataclass(slots=True)
@@ -120,6 +117,8 @@ class RegridSink(Sink):
     The result is uint8 class index (int16 from 256 classes on), or with `overlapping` (K, D', H', W') bool. Scores wait
     for the rest of their layer along `axis`. A layer is decided as soon as it is complete, and then forgotten.
     """
+
+    repeatable = False
 
     def __init__(
         self,
@@ -159,17 +158,17 @@ class RegridSink(Sink):
         """Planes of scores, and planes of the result, that are decided."""
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        """Implements `Sink.take`. The sums (K, d, h, w) are kept as they are, so they must not change afterwards."""
+        """Implements `Sink.take`. The sums (K, d, h, w) are kept, as scores, so they must not change afterwards."""
         along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)
         )
         existing = self._layers.get(along.start)
         layer = existing or self._layers.setdefault(along.start, self._layer(along, len(sums)))
-        shares = weights().to(sums.device).expand(sums.shape[1:]).permute(self._axes)
-        piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)), shares)
+        piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)))
         # The weights are positive, so the sums decide as their means do.
-        labels = piece.sums > 0 if self._overlapping else highest(piece.sums)[None]
+        labels = piece.scores > 0 if self._overlapping else highest(piece.scores)[None]
+        sums.div_(weights().to(sums.device))
         layer.labels[:, along.start - layer.start : along.stop - layer.start, row, column] = labels
         layer.pieces.append(piece)
         layer.missing -= labels[0].numel()
@@ -208,12 +207,12 @@ class RegridSink(Sink):
             return
         taps = [along.part(self._done, last, first), *across]
         pieces = [piece.planes(first, stop) for piece in layer.pieces if piece.meets(first, stop)]
-        classes = len(pieces[0].sums)
+        classes = len(pieces[0].scores)
         out = self._result(classes).movedim(-3 + self._axes[0], -3)[..., self._done : last, :, :]
         out = out if self._overlapping else out[None]
         means = torch.empty(stop - first, *self._shape[1:], classes, dtype=torch.float32, device=self._device)
         for piece in pieces:
-            means[piece.place] = (piece.sums / piece.weights).movedim(0, -1)
+            means[piece.place] = piece.scores.movedim(0, -1)
         _decide(layer.labels[:, first - layer.start : stop - layer.start], means, taps, out)
         if self._planes is not None:
             for plane, scores in enumerate(_interpolated(means.movedim(-1, 0), taps)):
