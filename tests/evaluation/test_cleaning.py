@@ -9,8 +9,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from hasten.evaluation import cleaning
-from hasten.evaluation.cleaning import choose_cleanings
+from hasten.evaluation import crossval
+from hasten.evaluation.crossval import choose_cleanings
 from hasten.evaluation.evaluate import evaluate_pairs, score_case, summary_of
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.prediction.postprocess import Cleaning, postprocessed
@@ -71,7 +71,7 @@ def test_the_best_of_all_that_make_no_class_worse(
     assert all(chosen.after[name] >= before[name] for name in before)
     assert chosen.cleanings
     for value, name in ((1, "a"), (2, "b")):
-        candidates = cleaning._candidates(name, cleaning._median_volume(evaluation, name))
+        candidates = crossval._candidates(name, crossval._median_volume(evaluation, name))
         best = max(mean_dice(pairs, maps, {value: each})[name] for each in candidates)
         if value in chosen.cleanings:
             assert mean_dice(pairs, maps, {value: chosen.cleanings[value]})[name] == pytest.approx(best)

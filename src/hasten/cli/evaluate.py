@@ -13,7 +13,7 @@ from hasten.cli.terminal import counted, echo
 from hasten.observe.folds import POSTPROCESSING_YAML
 
 if TYPE_CHECKING:
-    from hasten.evaluation.cleaning import Chosen
+    from hasten.evaluation.crossval import Chosen
     from hasten.evaluation.evaluate import Evaluation
 
 PAGE, TRIED = "evaluation.html", "tried"

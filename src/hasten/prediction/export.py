@@ -23,8 +23,7 @@ from hasten.config.settled import PlannedRun, planned_run
 from hasten.files import first_line
 from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
-from hasten.prediction.bundle import bundle_files
-from hasten.prediction.nnunet_folder import nnunet_files
+from hasten.prediction.folders import bundle_files, nnunet_files
 from hasten.prediction.outputs import write_file
 from hasten.prediction.scores import first_output
 
