@@ -132,15 +132,12 @@ def _dices(
     label_values = list({value for members in affected.values() for value in members})
     box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
-    cleaned = (postprocessed(prediction, candidate, spacing_of(affine)) for candidate in candidates)
-    return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]
-
-
-def _dice_of(prediction: np.ndarray, label: np.ndarray, members: Mapping[str, Sequence[int]]) -> Dices:
-    spacing = (1.0, 1.0, 1.0)
-    return {
-        each.name: each.dice for each in score_case("", prediction, label, members, spacing=spacing, surfaces=False)
-    }
+    dices, spacing = list[Dices](), spacing_of(affine)
+    for candidate in candidates:
+        maps = without_ignored(postprocessed(prediction, candidate, spacing), label, pairs.ignore)
+        scores = score_case("", *maps, affected, spacing=spacing, surfaces=False)
+        dices.append({each.name: each.dice for each in scores})
+    return dices
 
 
 def _each(pairs: Sequence[Pair], do: Callable[[Pair], T]) -> list[T]:

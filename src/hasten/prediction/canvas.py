@@ -228,22 +228,16 @@ class Canvas:
     """Data type of the sums."""
     device: torch.device
     """Device of the sums; they move to the host where it has no room."""
-    cells: dict[Triple, Tensor]
+    cells: dict[Triple, Tensor] = dataclasses.field(default_factory=dict)
     """(K, d, h, w) sums of each cell that waits for further windows, by its number along each axis."""
-    waiting: dict[Triple, int]
+    waiting: dict[Triple, int] = dataclasses.field(init=False)
     """Number of windows that each cell still waits for."""
 
-    @classmethod
-    def make(
-        cls, axes: tuple[Axis, Axis, Axis], weight: Tensor, sink: Sink, dtype: torch.dtype, device: torch.device
-    ) -> Canvas:
-        """A canvas without sums. weight: (d, h, w) of a window, on any device."""
-        counts = [[len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in axes]
-        waiting = {
-            (d, h, w): counts[0][d] * counts[1][h] * counts[2][w]
-            for d, h, w in product(*(range(len(axis.cells)) for axis in axes))
-        }
-        return cls(axes, weight.to(device), sink, dtype, device, {}, waiting)
+    def __post_init__(self) -> None:
+        self.weight = self.weight.to(self.device)
+        depth, height, width = ([len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in self.axes)
+        cells = product(enumerate(depth), enumerate(height), enumerate(width))
+        self.waiting = {(d, h, w): along * down * across for (d, along), (h, down), (w, across) in cells}
 
     def windows(self) -> Iterator[Triple]:
         """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
@@ -300,24 +294,16 @@ class Canvas:
         d, h, w = (part.in_window for part in parts)
         piece, weight = self._near(score[:, d, h, w]), self.weight[d, h, w]
         sums = self.cells.get(cell)
+        if sums is None and all(part.whole for part in parts):
+            # The first window covers all of the cell: nothing to clear and nothing to read.
+            room = self.sink.room(self._slot(cell), piece)
+            self.cells[cell] = torch.mul(piece, weight, out=room).to(self.device, self.dtype)
+            return
         if sums is None:
-            sums = self._first(cell, piece, weight, whole=all(part.whole for part in parts))
-            if sums is not None:
-                self.cells[cell] = sums
-                return
             sums = self._blank(cell, piece)
         d, h, w = (part.in_cell for part in parts)
         sums[:, d, h, w].addcmul_(piece, weight)
         self.cells[cell] = sums
-
-    def _first(self, cell: Triple, piece: Tensor, weight: Tensor, *, whole: bool) -> Tensor | None:
-        """A cell's sums, where the first window covers all of it: nothing to clear and nothing to read."""
-        if not whole:
-            return None
-        room = self.sink.room(self._slot(cell), piece)
-        if room is None:
-            return (piece * weight).to(self.device, self.dtype)
-        return torch.mul(piece, weight, out=room)
 
     def _blank(self, cell: Triple, piece: Tensor) -> Tensor:
         room = self.sink.room(self._slot(cell), piece)

@@ -118,7 +118,7 @@ def slide(
             depth, height, width = map(restricted, axes, windows.window, within(number))
             axes = depth, height, width
         device = windows.sums_device or windows.device
-        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
+        canvas = Canvas(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
         image = _padded(volume, axes, windows)
         for window in canvas.windows():
             value = _constant(volume, canvas.place(window), axes) if windows.reuse_constant else None
