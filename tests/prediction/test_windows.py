@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.prediction.canvas import ArgmaxSink, Canvas, Scores, Sink, score_room, weight_map, window_starts
-from hasten.prediction.scores import above_zero, highest
+from hasten.prediction.scores import highest
 from hasten.prediction.windows import Forward, Windows, count_windows, slide
 from tests.hot_path import violations
 
@@ -98,7 +98,7 @@ def test_windows_of_several_volumes_share_batches() -> None:
         torch.testing.assert_close(together[number], alone, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("decide", [highest, above_zero])
+@pytest.mark.parametrize("decide", [highest, lambda sums: sums > 0])
 @pytest.mark.parametrize("overlap", [0.25, 0.5])
 def test_few_sums_are_held_at_once(overlap: float, decide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []

@@ -53,7 +53,7 @@ from hasten.prediction.ensemble import Member, with_infer
 from hasten.prediction.model import load_members
 from hasten.prediction.outputs import label_names, make_folder
 from hasten.prediction.postprocess import Cleaning, Cleanings, postprocessed, write_cleanings
-from hasten.prediction.predict import predict_cases
+from hasten.prediction.predict import Tick, predict_cases
 
 SHARES = (0.01, 0.03, 0.1)
 """Smallest sizes of a component that are tried, as shares of the median labelled volume of a class."""
@@ -217,14 +217,14 @@ class CrossValidation:
     """The scores of all folds' validation cases."""
     chosen: Chosen
 
-    def over_folds(self, name: str | None, measure: str) -> tuple[float, float]:
+    def over_folds(self, name: str | None, measure: str) -> dict[str, float]:
         """Mean and standard deviation over the folds of a class's mean, or for None of the mean over cases."""
         values = [
             fold.evaluation.mean(measure) if name is None else fold.evaluation.summary(name, measure).mean
             for fold in self.folds
         ]
         summary = summary_of(values)
-        return summary.mean, summary.std
+        return {"mean": summary.mean, "std": summary.std}
 
     def to_dict(self) -> dict[str, Any]:
         """The content of cv.json."""
@@ -247,13 +247,13 @@ class CrossValidation:
             "unfinished": list(self.unfinished),
             "unit": whole.unit,
             "mean_over": whole.pairs.main,
-            "over_folds": {measure: _pair(self.over_folds(None, measure)) for measure in measures},
+            "over_folds": {measure: self.over_folds(None, measure) for measure in measures},
             "over_cases": {measure: whole.mean(measure) for measure in measures},
             "classes": {
                 name: {
                     measure: {
                         "over_cases": asdict(whole.summary(name, measure)),
-                        "over_folds": _pair(self.over_folds(name, measure)),
+                        "over_folds": self.over_folds(name, measure),
                     }
                     for measure in measures
                 }
@@ -270,10 +270,6 @@ class CrossValidation:
                 "dice_after": self.chosen.after,
             },
         }
-
-
-def _pair(values: tuple[float, float]) -> dict[str, float]:
-    return {"mean": values[0], "std": values[1]}
 
 
 def score_fold(run: Path) -> Evaluation:
@@ -317,9 +313,6 @@ def summarise(folder: str | Path) -> CrossValidation:
     write_cleanings(folder, result.chosen.cleanings)
     write_json(folder / CV_JSON, result.to_dict())
     return result
-
-
-Tick = Callable[[int, int, Path], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -132,7 +132,8 @@ def cover(axes: Sequence[Axis], cell: Triple, weight: Tensor) -> Tensor:
 
 
 HOST = torch.device("cpu")
-_Slot = tuple[slice, slice, slice]
+Box = tuple[slice, ...]
+"""Voxels of a part of a volume, along D, H and W."""
 
 
 class Sink:
@@ -141,11 +142,11 @@ class Sink:
     repeatable = True
     """Whether `take` may be called again where it ran out of memory."""
 
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+    def room(self, slot: Box, like: Tensor) -> Tensor | None:
         """Memory of the result itself for a cell's sums, (K, *slot), or None. `like`: (K, ...) scores."""
         return None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         """sums: (K, d, h, w) of one cell; weights: gives what they are to be divided by, (d, h, w)."""
         raise NotImplementedError
 
@@ -157,20 +158,21 @@ class Sink:
 class ArgmaxSink(Sink):
     """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed.
 
-    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result: `highest` gives the class index,
-    `above_zero` the masks of classes that may overlap.
+    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result, as `highest` does; or of classes that may
+    overlap their masks, where sums are above 0.
     """
 
     def __init__(self, decide: Callable[[Tensor], Tensor], shape: Triple, device: torch.device) -> None:
         self._decide, self._shape, self._device = decide, shape, device
         self._out: Tensor | None = None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         result = self._decide(sums)
         if self._out is None:
             with torch.inference_mode(False):  # a result that its owner may change
                 self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
-        self._out[(..., *slot)] = result.to(self._device)
+        d, h, w = slot
+        self._out[..., d, h, w] = result.to(self._device)
 
     def result(self) -> Tensor:
         assert self._out is not None
@@ -185,11 +187,11 @@ class Scores(Sink):
         self._allocate, self._sums = room, sums
         self._out: Tensor | None = None
 
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+    def room(self, slot: Box, like: Tensor) -> Tensor | None:
         out = self._room(len(like))
         return out[(slice(None), *slot)] if out.dtype == self._sums and out.device == like.device else None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         out = self._room(len(sums))[(slice(None), *slot)]
         divisor = weights().to(sums.device)
         if sums.data_ptr() == out.data_ptr():
@@ -220,7 +222,8 @@ def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
 class Canvas:
     """One volume's cells."""
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: Sequence[Axis]
+    """Of D, H and W."""
     weight: Tensor
     """(d, h, w) float32 of a window."""
     sink: Sink
@@ -246,11 +249,10 @@ class Canvas:
             indices = dict(zip(order, numbers, strict=True))
             yield indices[0], indices[1], indices[2]
 
-    def place(self, window: Triple) -> _Slot:
+    def place(self, window: Triple) -> Box:
         """The window's voxels in the padded volume. `weight` has its size."""
         starts = (axis.starts[number] for axis, number in zip(self.axes, window, strict=True))
-        d, h, w = (slice(start, start + side) for start, side in zip(starts, self.weight.shape, strict=True))
-        return d, h, w
+        return tuple(slice(start, start + side) for start, side in zip(starts, self.weight.shape, strict=True))
 
     @property
     def done(self) -> bool:
@@ -318,9 +320,8 @@ class Canvas:
     def _hand_on(self, cell: Triple) -> None:
         self.sink.take(self._slot(cell), self.cells[cell], lambda: cover(self.axes, cell, self.weight))
 
-    def _slot(self, cell: Triple) -> _Slot:
+    def _slot(self, cell: Triple) -> Box:
         cuts = (axis.cells[number] for axis, number in zip(self.axes, cell, strict=True))
-        d, h, w = (
+        return tuple(
             slice(cut.start - axis.before, cut.stop - axis.before) for cut, axis in zip(cuts, self.axes, strict=True)
         )
-        return d, h, w

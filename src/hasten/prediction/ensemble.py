@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +144,9 @@ class Ensemble(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, K, *S) float32. image: (B, C, *S)."""
-        total: Tensor | None = None
-        for network in self.networks:
-            scores = first_output(network(image), image.ndim).float()
-            share = scores.sigmoid() if self.overlapping else scores.softmax(1)
-            total = share if total is None else total.add_(share)
-        assert total is not None
-        mean = total / len(self.networks)
+        every = (first_output(network(image), image.ndim).float() for network in self.networks)
+        shares = (scores.sigmoid() if self.overlapping else scores.softmax(1) for scores in every)
+        mean = reduce(Tensor.add_, shares) / len(self.networks)
         return mean - 0.5 if self.overlapping else mean
 
 

@@ -18,10 +18,10 @@ from hasten.config.schema import Triple
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import divisor
 from hasten.nets.surgery.gpu_forms import gpu_forms
-from hasten.prediction.canvas import HOST, ArgmaxSink, Mode
+from hasten.prediction.canvas import HOST, ArgmaxSink, Box, Mode
 from hasten.prediction.regrid import Planes, RegridSink, thick_axis
-from hasten.prediction.scores import above_zero, averaged, first_output, highest
-from hasten.prediction.windows import Box, Windows, available_bytes, bands, slide, slow_axis, volume_shape, widened
+from hasten.prediction.scores import averaged, first_output, highest
+from hasten.prediction.windows import Windows, available_bytes, bands, slide, slow_axis, volume_shape, widened
 from hasten.prepare.types import Geometry
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.core_follower import follow_cores
@@ -103,7 +103,7 @@ def _decided(
     sinks: dict[int, ArgmaxSink] = {}
 
     def sink(number: int, shape: Triple) -> ArgmaxSink:
-        decide = above_zero if inference.overlapping else highest
+        decide = (lambda sums: sums > 0) if inference.overlapping else highest
         return sinks.setdefault(boxes[number][0], ArgmaxSink(decide, shape, inference.device))
 
     results = slide(
@@ -198,8 +198,7 @@ def _in_one(size: Triple, inference: Inference) -> Inference:
 
 
 def _all_of(volume: Tensor) -> Box:
-    depth, height, width = volume_shape(volume)
-    return slice(0, depth), slice(0, height), slice(0, width)
+    return tuple(slice(0, side) for side in volume_shape(volume))
 
 
 def padded_size(shape: Triple, inference: Inference) -> Triple:

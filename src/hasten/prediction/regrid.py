@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from hasten.config.schema import Spacing, Triple
-from hasten.prediction.canvas import Sink
+from hasten.prediction.canvas import Box, Sink
 from hasten.prediction.scores import highest
 from hasten.prepare.resample import linear_taps, nearest_index
 from hasten.prepare.threads import one_torch_thread
@@ -28,7 +28,6 @@ _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
 _SLAB_VOXELS = 1 << 19
 """Number of source voxels that are processed together."""
-_Slot = tuple[slice, slice, slice]
 Planes = Callable[[int, int, Tensor, Tensor], None]
 """Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
 changed, and what is decided of them: (1, a, b) class index, or with overlapping classes (K, a, b) bool."""
@@ -76,7 +75,7 @@ class Taps:
 class _Piece:
     """Scores of one cell, with the layers' axis first."""
 
-    place: tuple[slice, slice, slice]
+    place: Box
     """Voxels of the piece among those of the sink's part."""
     scores: Tensor
     """(K, a, b, c)."""
@@ -130,7 +129,7 @@ class RegridSink(Sink):
         nearest: int | None = None,
         overlapping: bool = False,
         planes: Planes | None = None,
-        part: _Slot | None = None,
+        part: Box | None = None,
         whole: list[Tensor] | None = None,
     ) -> None:
         """shape: (D, H, W) of the scores. nearest: an axis along which scores are not interpolated.
@@ -157,7 +156,7 @@ class RegridSink(Sink):
         self._next = self._done = 0
         """Planes of scores, and planes of the result, that are decided."""
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         """Implements `Sink.take`. The sums (K, d, h, w) are kept, as scores, so they must not change afterwards."""
         along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)

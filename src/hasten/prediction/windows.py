@@ -8,7 +8,7 @@ results are the same; there are only as many bands as memory requires.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
@@ -22,6 +22,7 @@ from hasten.observe.cores import available_memory
 from hasten.prediction.canvas import (
     HOST,
     Axis,
+    Box,
     Canvas,
     Mode,
     Sigma,
@@ -99,7 +100,7 @@ def slide(
     windows: Windows,
     sink: Callable[[int, Triple], Sink],
     tick: Callable[[int], None] | None = None,
-    within: Callable[[int], tuple[slice, slice, slice]] | None = None,
+    within: Callable[[int], Box] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
 
@@ -115,8 +116,7 @@ def slide(
     for number, volume in enumerate(volumes):
         axes = _axes(volume_shape(volume), windows)
         if within is not None:
-            depth, height, width = map(restricted, axes, windows.window, within(number))
-            axes = depth, height, width
+            axes = [*map(restricted, axes, windows.window, within(number))]
         device = windows.sums_device or windows.device
         canvas = Canvas(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
         image = _padded(volume, axes, windows)
@@ -142,12 +142,8 @@ def slow_axis(shape: Triple, windows: Windows) -> int:
     return counts.index(max(counts))
 
 
-def _axes(shape: Triple, windows: Windows) -> tuple[Axis, Axis, Axis]:
-    depth, height, width = (
-        make_axis(side, window, overlap)
-        for side, window, overlap in zip(shape, windows.window, windows.overlaps, strict=True)
-    )
-    return depth, height, width
+def _axes(shape: Triple, windows: Windows) -> list[Axis]:
+    return [*map(make_axis, shape, windows.window, windows.overlaps)]
 
 
 def volume_shape(volume: Tensor) -> Triple:
@@ -155,7 +151,7 @@ def volume_shape(volume: Tensor) -> Triple:
     return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
-def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> Tensor:
+def _padded(volume: Tensor, axes: Sequence[Axis], windows: Windows) -> Tensor:
     """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
     volume = _moved(volume, windows.device)
     if volume_shape(volume) == tuple(axis.size for axis in axes):
@@ -166,7 +162,7 @@ def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> 
     return functional.pad(volume.to(windows.dtype), pad, mode=windows.padding_mode, value=value)
 
 
-def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis, Axis, Axis]) -> Tensor | None:
+def _constant(volume: Tensor, slot: Box, axes: Sequence[Axis]) -> Tensor | None:
     """The value of each channel where a window is constant. Asked of the host's volumes without padding alone, as the
     answer of another device would be waited for.
     """
@@ -257,7 +253,6 @@ class _Batcher:
             torch.cuda.empty_cache()
 
 
-Box = tuple[slice, slice, slice]
 _FEW_PLANES = 4
 """Additional planes of scores needed to decide a layer."""
 
@@ -283,13 +278,12 @@ def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: i
         )
         if _bytes(shape, windows, classes, slow, halo, (depth, height, width)) <= budget:
             break
-    return [(depths, rows, columns) for depths, rows, columns in product(*parts)]
+    return [*product(*parts)]
 
 
 def widened(box: Box, shape: Triple) -> Box:
     """`box` with one voxel more behind each side, as far as there are any."""
-    d, h, w = (slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
-    return d, h, w
+    return tuple(slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
 
 
 def available_bytes(device: torch.device) -> int:

@@ -221,7 +221,7 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     whole = crossval.whole
     cards = []
     for measure in whole.measures:
-        over_folds = with_spread(*crossval.over_folds(None, measure), measure)
+        over_folds = with_spread(**crossval.over_folds(None, measure), measure=measure)
         mean = text_of(whole.mean(measure), measure)
         cards.append(Card(f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
     fold_of = {case: fold.number for fold in crossval.folds for case in fold.evaluation.cases}
