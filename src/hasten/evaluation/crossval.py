@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import tempfile
@@ -109,7 +108,7 @@ def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
         *(Cleaning(name=name, min_volume_mm3=size) for size in sizes),
         Cleaning(name=name),
     ]
-    both = [dataclasses.replace(kind, fill_holes=fill) for kind, fill in product(kinds, (False, True))]
+    both = [replace(kind, fill_holes=fill) for kind, fill in product(kinds, (False, True))]
     return [kind for kind in both if kind != Cleaning(name=name)]
 
 
@@ -160,7 +159,7 @@ def _worse(means: Dices, before: Dices) -> bool:
 def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
     """The scores of several folds, which share classes and regions; without surfaces if units or tolerances differ."""
     parts, alike = [each.pairs for each in evaluations], len({(each.unit, each.tolerance) for each in evaluations}) == 1
-    pairs = dataclasses.replace(
+    pairs = replace(
         parts[0],
         pairs=tuple(pair for part in parts for pair in part.pairs),
         predictions=folder,
@@ -168,7 +167,7 @@ def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
     )
     surfaces = all(each.surfaces for each in evaluations) and alike
     scores = tuple(score for each in evaluations for score in each.scores)
-    return dataclasses.replace(evaluations[0], pairs=pairs, scores=scores, surfaces=surfaces)
+    return replace(evaluations[0], pairs=pairs, scores=scores, surfaces=surfaces)
 
 
 def validation_pairs(run: Path, folder: Path) -> Pairs:

@@ -223,7 +223,7 @@ class Canvas:
     """One volume's cells."""
 
     axes: Sequence[Axis]
-    """Of D, H and W."""
+    """Axes D, H and W."""
     weight: Tensor
     """(d, h, w) float32 of a window."""
     sink: Sink

@@ -82,7 +82,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     count = sum(map(len, problems))
     if count:
         raise ValueError(listing(problems, f"{count} inputs can't be predicted, so nothing was written"))
-    cases = [Case(id=name, image=_paths(group)) for (_, name), group in groups.items()]
+    cases = [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
     told: dict[Path, float] = {}
     for case in cases:
         if len(case.image) > 1:
@@ -95,10 +95,6 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
             first_few(told),
         )
     return cases
-
-
-def _paths(group: Sequence[_File]) -> tuple[Path, ...]:
-    return tuple(sorted(image.path for image in group))
 
 
 def _listed(path: Path) -> list[Path]:
@@ -296,7 +292,9 @@ def _predicted(
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
                 label, warnings = predict_labels(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
-                failure = _naming(case.image[0], error)
+                failure = str(error)
+                if str(case.image[0].parent) not in failure:  # it may name a file beside the image
+                    failure = f"{case.image[0]}: {failure}"
             if writing is not None:
                 yield writing[0].result(), writing[1]
                 writing = None
@@ -318,11 +316,6 @@ def _predicted(
     for images in unlike:
         if len(images) > SHOWN:
             log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
-
-
-def _naming(path: Path, error: Exception) -> str:
-    """The text of an error, with the image in front unless it names a file beside it."""
-    return str(error) if str(path.parent) in str(error) else f"{path}: {error}"
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:

@@ -184,12 +184,6 @@ def _moved(volume: Tensor, device: torch.device) -> Tensor:
     return volume
 
 
-def _cut(jobs: list[_Job], size: int) -> list[_Job]:
-    """The first ones, with `size` windows at most that go through the network."""
-    new = [number for number, job in enumerate(jobs) if not job.known]
-    return jobs[: new[size]] if len(new) > size else jobs
-
-
 class _Batcher:
     """Runs windows in batches that fit."""
 
@@ -203,8 +197,9 @@ class _Batcher:
         """Yield what becomes complete."""
         first = 0
         while first < len(jobs):
-            batch = _cut(jobs[first:], self.size)
-            new = [job for job in batch if not job.known]
+            unknown = [number for number, job in enumerate(jobs) if number >= first and not job.known]
+            batch = jobs[first : unknown[self.size]] if len(unknown) > self.size else jobs[first:]
+            new = [jobs[number] for number in unknown[: self.size]]
             scores: Iterable[Tensor] | None = self._scores(new) if new else ()
             if scores is None:
                 self._shrink(new)
