@@ -51,7 +51,7 @@ def test_a_volume_in_several_parts_keeps_no_memory(
     entered: list[bool] = []
     monkeypatch.setattr(infer, "kept_memory", lambda: nullcontext(entered.append(True)))
     how = infer.Inference(
-        patch=(8, 8, 8), divisor=(1, 1, 1), whole_up_to=0, overlap=0.5, batch_size=1, precision="fp32",
+        window=(8, 8, 8), divisor=(1, 1, 1), whole_up_to=0, overlap=0.5, batch_size=1, precision="fp32",
         channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=2, sums_bytes=sums_bytes,
     )  # fmt: skip
     assert len(list(infer.infer_labels(nn.Conv3d(1, 2, 1), [torch.randn(1, 24, 16, 16)], how))) == 1

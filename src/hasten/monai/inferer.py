@@ -14,7 +14,7 @@ from hasten.config.schema import Triple
 from hasten.nets.losses.overlap import plain
 from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, averaged, first_output, highest
-from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
+from hasten.prediction.windows import Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.precision import memory_format
 
@@ -160,7 +160,7 @@ class SlidingWindowInferer:
         volumes = images.reshape(*images.shape[:2], *[1] * (3 - dims), *images.shape[2:])
         layout = memory_format(dims, self.channels_last and dims > 1)
 
-        def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
+        def forward(batch: Tensor) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
                 output = network(windows)
