@@ -41,7 +41,7 @@ def lower_geometry(transform: Any, context: Context) -> Lowered | None:
         case mt.RandAxisFlipd():
             return single(transform, AxisFlip, prob=transform.prob)
         case mt.RandRotate90d():
-            axes = _two(transform.spatial_axes)
+            axes = tuple(map(int, transform.spatial_axes))
             return single(transform, Rotate90, prob=transform.prob, max_k=transform.max_k, spatial_axes=axes)
         case mt.RandRotated():
             return _rotated(transform, context)
@@ -178,8 +178,3 @@ def _axes(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     return (int(value),) if isinstance(value, int) else tuple(int(axis) for axis in value)
-
-
-def _two(value: Any) -> tuple[int, int]:
-    first, second = value
-    return int(first), int(second)
