@@ -19,6 +19,18 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels for networks read and write; they compute in float32."""
 _LOCK = threading.Lock()
 """Held while Triton is tried."""
+_off = threading.Event()
+
+
+def use_triton(on: bool) -> None:
+    """Turn every Triton kernel of Hasten's in this process off, or on again, as they are at first.
+
+    A run does so by `train.fused_kernels`. Off, torch's operations run, also of what was asked of kernels.
+    """
+    if on:
+        _off.clear()
+    else:
+        _off.set()
 
 
 def triton_runs(tensor: Tensor) -> bool:
@@ -47,7 +59,7 @@ def power_of_two(least: int) -> int:
 
 def triton_works(device: torch.device) -> bool:
     """Whether Triton kernels can run on a device at all."""
-    if device.type != "cuda":
+    if device.type != "cuda" or _off.is_set():
         return False
     with _LOCK:  # a thread of `try_triton_ahead` may be at it
         return _works_on(device)
