@@ -28,7 +28,8 @@ def test_shares_of_ranks_are_the_batch(kind: str, size: int, pieces: int) -> Non
 
 def test_shares_of_a_chain_that_begins_sample_by_sample() -> None:
     from monai.transforms import Compose, RandFlipd, RandLambdad, RandShiftIntensityd, RandSpatialCropd
-    from tests.augment.test_compile import KEYS, rows
+
+    from tests.augment.test_from_monai import KEYS, rows
 
     transforms = [
         RandLambdad("image", func=lambda image: image * 2, prob=0.5),

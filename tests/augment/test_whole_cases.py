@@ -17,7 +17,6 @@ from monai.transforms import (
     RandShiftIntensityd,
     RandSpatialCropSamplesd,
 )
-from tests.augment.test_compile import rows
 from torch import Tensor
 
 from hasten.augment.chain import Chain
@@ -27,6 +26,7 @@ from hasten.augment.noise import GaussianNoise
 from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import Items, WholeCases, run_one
 from tests.augment.lowering import KEYS, batch_of, item
+from tests.augment.test_from_monai import rows
 
 
 def source(*transforms: Any, keys: tuple[str, ...] = KEYS, count: int = 3) -> WholeCases:
