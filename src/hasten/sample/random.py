@@ -77,7 +77,11 @@ def words_at(key: Tensor, stream: int, counter: Tensor) -> Tensor:
 
 def uniform(key: Tensor, stream: int, count: int) -> Tensor:
     """(B, count) float32 in [0, 1), 24 bits each."""
-    return uniform_in(key, stream, 0.0, 1.0, count)
+    if triton_runs(key):
+        from hasten.sample import random_triton
+
+        return random_triton.uniforms(key, salt_of(stream), 0.0, 1.0, count)
+    return (random_words(key, stream, count) >> 8).to(torch.float32) * (1.0 / (1 << 24))
 
 
 def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1) -> Tensor:
@@ -86,7 +90,7 @@ def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1
         from hasten.sample import random_triton
 
         return random_triton.uniforms(key, salt_of(stream), low, high - low, count)
-    return low + (high - low) * ((random_words(key, stream, count) >> 8).to(torch.float32) * (1.0 / (1 << 24)))
+    return low + (high - low) * uniform(key, stream, count)
 
 
 def below(word: Tensor, bound: Tensor) -> Tensor:
