@@ -48,16 +48,9 @@ def draw_stages(
     return tuple(draws)
 
 
-class _Words(NamedTuple):
-    """Random words of all operations, by position in the chain.
-
-    One call draws them all: separate draws cost a GPU one kernel each, or up to 40.
-    """
-
-    key: Tensor
-    """(P, B, 2)."""
-    chance: Tensor
-    """(P, B): an operation is used where this lies below its probability."""
+_Words = tuple[Tensor, Tensor]
+"""Random words of all operations, (P, B, 2) and (P, B) by position in the chain: an operation is used where the second
+lies below its probability. One call draws them all: separate draws cost a GPU one kernel each, or up to 40."""
 
 
 def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
@@ -65,7 +58,7 @@ def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     placed = [each for warp in warps for reading in warp.readings.values() for each in reading.ops]
     placed += [stage for stage in stages if isinstance(stage, ChainOp)]
     keys = op_keys(key, 0, max([0, *(each.position + 1 for each in placed)]))
-    return _Words(keys, chances(keys))
+    return keys, chances(keys)
 
 
 def _maps(warp: Warp, words: _Words, spatial_dims: int) -> Maps:
@@ -76,23 +69,24 @@ def _maps(warp: Warp, words: _Words, spatial_dims: int) -> Maps:
 
 
 def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: int) -> Map:
-    nothing = identity(words.key.shape[1], words.key.device)
+    keys, chance = words
+    nothing = identity(keys.shape[1], keys.device)
     merged: Map | None = None
     for placed in reading.ops:
-        key, op = words.key[placed.position], placed.op
+        key, op = keys[placed.position], placed.op
         one = op.map(op.draw(key, size, spatial_dims), size, spatial_dims)
         if op.prob < 1:
-            one = where(words.chance[placed.position] < op.prob, one, nothing)
+            one = where(chance[placed.position] < op.prob, one, nothing)
         merged = one if merged is None else compose(merged, one)
         size = op.out_size(size)
     return merged or nothing
 
 
 def _numbers(placed: ChainOp, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
-    op, key = placed.op, words.key[placed.position]
+    op, key, chance = placed.op, *(each[placed.position] for each in words)
     space = size[3 - spatial_dims :]
     if isinstance(op, ValueOp):
-        use = words.chance[placed.position] < op.prob
+        use = chance < op.prob
         return {**op.draw(key, (channels[op.keys[0]], *space)), "use": use}
     return {}
 

@@ -23,14 +23,8 @@ _off = threading.Event()
 
 
 def use_triton(on: bool) -> None:
-    """Turn every Triton kernel of Hasten's in this process off, or on again, as they are at first.
-
-    A run does so by `train.fused_kernels`. Off, torch's operations run, also of what was asked of kernels.
-    """
-    if on:
-        _off.clear()
-    else:
-        _off.set()
+    """Turn every Triton kernel of Hasten's in this process on, as at first, or off, by `train.fused_kernels`."""
+    (_off.clear if on else _off.set)()
 
 
 def triton_runs(tensor: Tensor) -> bool:
@@ -65,8 +59,12 @@ def triton_works(device: torch.device) -> bool:
         return _works_on(device)
 
 
-def try_triton_ahead(device: torch.device) -> None:
-    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
+def try_triton_ahead(device: torch.device, *, on: bool = True) -> None:
+    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone.
+
+    on: of `use_triton`, for this process from here on.
+    """
+    use_triton(on)
     if device.type == "cuda":
         threading.Thread(target=triton_works, args=(device,), name="triton").start()
 
