@@ -278,7 +278,7 @@ class TrainConfig:
     """Memory format of weights and activations; None takes the fastest measured here."""
     fused_kernels: bool | None = None
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
-    most 4 channels; None takes them where they work."""
+    most 4 channels; None takes them where they work. `false` turns off all others as well: of the loss, the batches."""
     compile: bool | None = None
     """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None
