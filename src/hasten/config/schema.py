@@ -188,7 +188,7 @@ class NetworkConfig:
     """Further keyword arguments of your own network's class or function."""
     digest: str | None = None
     """SHA-256 of the source that `name` names; a run sets it, and resumes only with the same source."""
-    divisor: Triple | None = None
+    divisor: Counts | None = None
     """What each side (D, H, W) of your own network's input must be a multiple of; None finds it by trying."""
     channels: tuple[Count, ...] | None = None
     """Feature channels per level, finest first."""
