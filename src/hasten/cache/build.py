@@ -7,14 +7,14 @@ that one prepared. A build that is killed loses the shard that it was at.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,25 +27,22 @@ from hasten.cache.file import (
     LABEL,
     POINTS,
     SHARDS,
-    CaseEntry,
     Selection,
     Shard,
     checksum,
-    index_of,
     key_array,
     read_shard,
 )
 from hasten.cache.homes import open_at_home
-from hasten.cache.key import Files, cache_dir, digest, entry_name, files_of, settings_key
+from hasten.cache.key import FORMAT, Files, cache_dir, digest, entry_name, files_of, settings_key
 from hasten.cache.publish import as_value_error, building, discard
 from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
-from hasten.observe.cores import usable_cores
 from hasten.prepare.case import load_prepared
 from hasten.prepare.foreground import foreground_points
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +58,9 @@ class CaseQuery(NamedTuple):
     folder: Path
     """`cache.dir`."""
     case_set: CaseSet
+    prepare: PrepareConfig
+    max_points: int
+    """`cache.max_points`."""
     settings: str
     """`settings_key` of how the cases are prepared."""
     keys: tuple[str, ...]
@@ -78,7 +78,10 @@ class _ShardCase(NamedTuple):
     image: np.ndarray
     label: np.ndarray
     points: np.ndarray
-    entry: CaseEntry
+    row: dict[str, Sequence[Any]]
+    """What arena.json holds of it in flat lists, by the name of the list."""
+    geometry: str
+    """As JSON."""
 
 
 def get_arena(
@@ -103,7 +106,7 @@ def get_arena(
     with as_value_error(query.folder / SHARDS):
         for _ in range(3):
             try:
-                cases = _complete(query, prepare, cache.max_points, tick)
+                cases = _complete(query, tick)
                 arena = open_at_home(cases, cache, torch.device(device), own)
             except FileNotFoundError:
                 log.debug("%s: another process took a shard away", query.folder)
@@ -130,18 +133,23 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    settings = settings_key(case_set, prepare, cache.max_points)
+    return CaseQuery(cache_dir(cache), case_set, prepare, cache.max_points, settings, keys)
 
 
-def _complete(query: CaseQuery, prepare: PrepareConfig, max_points: int, tick: Tick | None) -> Selection:
+def _complete(query: CaseQuery, tick: Tick | None) -> Selection:
     """The cases, after those that no shard holds have been prepared."""
     cases, missing = find_cases(query)
     if len(cases.rows) and missing:
         ids = [query.case_set.cases[case].id for case in missing]
         log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(query.keys), first_few(ids))
     while missing:
-        build_shard(query, missing, prepare, max_points=max_points, tick=tick)
-        before = len(missing)
+        folder, before = query.shard_folder(missing), len(missing)
+        if not (folder / INDEX).exists():
+            discard(folder)  # leftovers of a shard that was removed by hand
+        with building(folder, (folder / INDEX).exists) as partial_folder:
+            if partial_folder is not None:
+                _fill(query, missing, partial_folder, tick)
         cases, missing = find_cases(query)
         if len(missing) >= before:
             discard(query.shard_folder(missing))  # for example a renamed one that holds other cases
@@ -188,44 +196,19 @@ def _remove_damaged(folder: Path, damage: DamagedEntry) -> None:
     discard(folder)
 
 
-def build_shard(
-    query: CaseQuery,
-    missing: Sequence[int],
-    prepare: PrepareConfig,
-    *,
-    max_points: int,
-    tick: Tick | None = None,
-) -> None:
-    """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
-
-    Waits for a process that builds the same shard. Errors are those of `get_arena`.
-    """
-    folder = query.shard_folder(missing)
-    if not (folder / INDEX).exists():
-        discard(folder)  # leftovers of a shard that was removed by hand
-    with building(folder, (folder / INDEX).exists) as partial:
-        if partial is not None:
-            _fill(query, missing, prepare, partial, max_points, tick)
-
-
-def _fill(
-    query: CaseQuery,
-    missing: Sequence[int],
-    prepare: PrepareConfig,
-    folder: Path,
-    max_points: int,
-    tick: Tick | None,
-) -> None:
+def _fill(query: CaseQuery, missing: Sequence[int], folder: Path, tick: Tick | None) -> None:
+    """Prepare the first of these cases (positions), as many as a shard takes."""
     case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
-    entries: list[CaseEntry] = []
-    points_crc = 0
+    columns: dict[str, list[Any]] = {}
+    geometries: dict[str, int] = {}
     constant: list[Path] = []
+    points_crc = 0
     with (
         (folder / IMAGE).open("wb") as image,
         (folder / LABEL).open("wb") as label,
         (folder / POINTS).open("wb") as points,
-        closing(_prepare_cases(cases, case_set, prepare, max_points)) as prepared_cases,
+        closing(on_threads(partial(_prepare_case, query), cases, query.prepare.num_threads)) as prepared_cases,
     ):
         for case, prepared in zip(cases, prepared_cases, strict=True):
             if any(map(_is_constant, prepared.image)):
@@ -233,9 +216,13 @@ def _fill(
             for stream, array in ((image, prepared.image), (label, prepared.label), (points, prepared.points)):
                 stream.write(array.data)
             points_crc = checksum(prepared.points, points_crc)
-            entries.append(prepared.entry)
+            # Equal geometries, as all tiles of a set may have, are written once.
+            number = geometries.setdefault(prepared.geometry, len(geometries))
+            for name, values in (*prepared.row.items(), ("cases", [case.id]), ("geometry", [number])):
+                columns.setdefault(name, []).extend(values)
+            done = len(columns["cases"])
             if tick:
-                tick(total - len(cases) + len(entries), total)
+                tick(total - len(cases) + done, total)
             if image.tell() + label.tell() >= SHARD_BYTES:
                 break
         for stream in (image, label, points):
@@ -250,7 +237,9 @@ def _fill(
             len(constant),
             first_few(constant),
         )
+    prepare = query.prepare
     body = {
+        "format": FORMAT,
         "name": case_set.name,
         "source": str(case_set.source),
         "labels": {str(value): name for value, name in case_set.labels.items()},
@@ -260,7 +249,9 @@ def _fill(
         "prepare": dataclasses.asdict(prepare),
         "points_crc": points_crc,
         "settings": query.settings,
-        **index_of(entries, [query.keys[case] for case in missing[: len(entries)]]),
+        "keys": "".join(query.keys[case] for case in missing[:done]),
+        "geometries": [json.loads(text) for text in geometries],
+        **columns,
     }
     write_checked(folder / INDEX, body)
 
@@ -270,30 +261,9 @@ def _is_constant(channel: np.ndarray) -> bool:
     return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # the first part nearly always decides
 
 
-def _prepare_cases(
-    cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_ShardCase, None, None]:
-    """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
-
-    The first that fails ends it.
-    """
-    threads = prepare.num_threads or usable_cores()
-    with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_ShardCase]] = deque()
-        try:
-            for case in cases:
-                waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
-                if len(waiting) >= 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _ShardCase:
+def _prepare_case(query: CaseQuery, case: Case) -> _ShardCase:
     """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
+    case_set, prepare = query.case_set, query.prepare
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
     try:
@@ -307,15 +277,12 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     assert label.dtype == np.uint8
     label_crc = checksum(label)
     # The seed depends on the voxels only, not on the case's position in the set or the path of its files.
-    points, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
-    depth, height, width = label.shape
-    entry = CaseEntry(
-        id=prepared.id,
-        shape=(depth, height, width),
-        num_points=tuple(array.size for array in points),
-        num_voxels=num_voxels,
-        image_crc=checksum(image),
-        label_crc=label_crc,
-        geometry=dataclasses.asdict(prepared.geometry),
-    )
-    return _ShardCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+    points, num_voxels = foreground_points(label, len(case_set.labels), query.max_points, seed=label_crc)
+    row = {
+        "shape": label.shape,
+        "num_points": [array.size for array in points],
+        "num_voxels": num_voxels,
+        "checksums": [checksum(image), label_crc],
+    }
+    together = np.concatenate([np.empty(0, np.int32), *points])
+    return _ShardCase(image, label, together, row, json.dumps(dataclasses.asdict(prepared.geometry)))

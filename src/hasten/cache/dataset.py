@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -15,8 +14,7 @@ from torch.utils.data import Dataset, Subset
 from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
 from hasten.cache.identity import chain_identity
 from hasten.cache.item_bytes import SharedItem, SharedItems
-from hasten.observe.cores import usable_cores
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 
 class ChainDataset(Dataset[Any]):
@@ -141,10 +139,8 @@ class CacheDataset(ChainDataset):
 
     def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
-        workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
-        with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-            items = pool.map(self.to_stored, indices)  # the first failure cancels the rest
-            return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
+        items = on_threads(self.to_stored, indices, self.num_workers, ahead=len(indices) + 1)
+        return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
 
     def to_stored(self, index: int) -> Any:
         """An item as the cache stores it."""

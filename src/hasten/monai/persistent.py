@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.item_bytes import decode, encode, read_record
 from hasten.cache.publish import as_value_error, sweep, temporary_for
 from hasten.files import expanded, replacing
-from hasten.observe.cores import usable_cores
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 log = logging.getLogger(__name__)
 
@@ -186,14 +186,13 @@ class LMDBDataset(ChainDataset):
         settings = {"map_size": size, "lock": False, "meminit": False} | self.lmdb_kwargs
         environment = lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})
         try:
-            waiting = list(missing.items())
-            workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
-            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                firsts = list(range(0, len(waiting), _BATCH))
-                for first in with_progress(firsts, len(firsts), enabled=self.progress):
-                    batch = waiting[first : first + _BATCH]
-                    records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
-                    _put(environment, list(records))
+            records = on_threads(
+                lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), missing.items(), self.num_workers
+            )
+            firsts = range(0, len(missing), _BATCH)
+            with closing(records):
+                for _ in with_progress(firsts, len(firsts), enabled=self.progress):
+                    _put(environment, list(islice(records, _BATCH)))
         finally:
             environment.close()
 
