@@ -66,7 +66,11 @@ _RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         "must be a time with a unit, such as 90s, 10min or 1h30m",
         lambda text: parse_duration(text) > 0,
     ),
-    ("train.device", "must be auto, cpu, cuda or cuda:N", re.compile(r"(auto|cpu|cuda(:\d+)?)\Z").match),
+    (
+        "train.device",
+        "must be auto, cpu, cuda or cuda:N",
+        lambda name: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)),
+    ),
     ("infer.flip_axes", "must name each axis once", lambda axes: len(set(axes)) == len(axes)),
     (
         "observe.monitor_every",

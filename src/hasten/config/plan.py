@@ -19,7 +19,7 @@ from hasten.config.fingerprint import Fingerprint, coarser_spacing
 from hasten.config.networks import NETWORKS, BuiltIn, is_own
 from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides, halvings
 from hasten.config.scalings import canonical, kinds_of, window_mistakes
-from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
+from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple, triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run, with_settings
 from hasten.config.size import parse_duration
 
@@ -74,8 +74,7 @@ def median_shape(fingerprint: Fingerprint, config: RunConfig) -> tuple[float, fl
         [side * (at / to if to else 1.0) for side, at, to in zip(shape, original, spacing, strict=True)]
         for shape, original in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
     ]
-    depth, height, width = map(median, zip(*sizes, strict=True))
-    return depth, height, width
+    return triple(map(median, zip(*sizes, strict=True)))
 
 
 def holds_a_case(patch: Triple, shape: tuple[float, float, float]) -> bool:
@@ -145,8 +144,7 @@ class Plan:
             return self.config.network.divisor
         strides = self.config.network.strides
         if strides is not None:
-            depth, height, width = (math.prod(stride[axis] for stride in strides) for axis in range(3))
-            return depth, height, width
+            return triple(math.prod(stride[axis] for stride in strides) for axis in range(3))
         if self.built_in.halving or is_own(self.config.network):
             unit = 2**self.num_strides
             return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
@@ -177,15 +175,13 @@ class Plan:
 
     @property
     def median_spacing(self) -> Spacing:
-        depth, height, width = map(median, zip(*self.fingerprint.spacings, strict=True))
-        return depth, height, width
+        return triple(map(median, zip(*self.fingerprint.spacings, strict=True)))
 
     @property
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        depth, height, width = (target or usual for target, usual in zip(spacing, self.median_spacing, strict=True))
-        return depth, height, width
+        return triple(target or usual for target, usual in zip(spacing, self.median_spacing, strict=True))
 
 
 def _spacing(plan: Plan) -> Decision:
@@ -201,9 +197,9 @@ def _spacing(plan: Plan) -> Decision:
             name = plan.fingerprint.labels[worst]
             limit = f"; no coarser, as labels of {name} brought there and back keep a Dice of only {dice[worst]:.2f}"
             break
-        depth, height, width = (float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
-        chosen = Decision((depth, height, width), f"labels brought there and back keep a Dice of {dice[worst]:.3f}")
-        seen = plan.seen(chosen.value)
+        spacing = triple(float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
+        chosen = Decision(spacing, f"labels brought there and back keep a Dice of {dice[worst]:.3f}")
+        seen = plan.seen(spacing)
     if chosen is own:
         return replace(own, reason=f"{own.reason}{limit}")
     own_mm = " x ".join(f"{value:g}" for value in plan.median_spacing)
@@ -301,8 +297,7 @@ def _patch(plan: Plan) -> Decision:
         # less often, so multiples of less will do.
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
-        depth, height, width = map(min, units, plan.units(sides))
-        units = depth, height, width
+        units = triple(map(min, units, plan.units(sides)))
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
     size, unit = (" x ".join(map(str, values)) for values in (shape, units))
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten.config.decision import Decision
 from hasten.config.networks import is_own, name_for
-from hasten.config.schema import Triple
+from hasten.config.schema import Triple, triple
 
 if TYPE_CHECKING:
     from hasten.config.plan import Plan
@@ -61,7 +61,7 @@ def halvings(sides: Sequence[int], voxel: Sequence[float], levels: int) -> Tripl
         left = [-(-side // by) for side, by in zip(left, step, strict=True)]
         at = [mm * by for mm, by in zip(at, step, strict=True)]
         total = [so_far * by for so_far, by in zip(total, step, strict=True)]
-    return total[0], total[1], total[2]
+    return triple(total)
 
 
 def _finest_axes(can_halve: Sequence[bool], voxel: Sequence[float]) -> Triple:
@@ -70,8 +70,7 @@ def _finest_axes(can_halve: Sequence[bool], voxel: Sequence[float]) -> Triple:
     An axis that is too short to be halved again does not hold the others back.
     """
     coarse = 2 * min((at for can, at in zip(can_halve, voxel, strict=True) if can), default=0.0)
-    depth, height, width = (2 if can and at < coarse else 1 for can, at in zip(can_halve, voxel, strict=True))
-    return depth, height, width
+    return triple(2 if can and at < coarse else 1 for can, at in zip(can_halve, voxel, strict=True))
 
 
 def decide_channels(plan: Plan) -> Decision:
@@ -95,7 +94,7 @@ def decide_kernel_size(plan: Plan) -> Decision | None:
     for step in plan.decisions["network.strides"].value:
         is_fine = [at < 2 * min(voxel[flat:]) for at in voxel]
         kernel = [wide if close else side for wide, close, side in zip(three, is_fine, kernel, strict=True)]
-        kernels.append((kernel[0], kernel[1], kernel[2]))
+        kernels.append(triple(kernel))
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
     kernels.append(three)
     every = "3 along both axes" if flat else "3 along every axis"

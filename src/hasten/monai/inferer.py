@@ -11,7 +11,7 @@ import torch
 from monai.inferers import SlidingWindowInferer as MonaiSlidingWindowInferer
 from torch import Tensor, nn
 
-from hasten.config.schema import Triple
+from hasten.config.schema import Triple, triple
 from hasten.nets.losses.overlap import plain
 from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, averaged, first_output, highest
@@ -165,7 +165,7 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
 
             return averaged(once, [axis % dims + 3 - dims for axis in self.flip_axes], self.average)(batch)
 
-        total = len(images) * count_windows(_triple(volumes.shape[2:]), how)
+        total = len(images) * count_windows(triple(volumes.shape[2:]), how)
         large = how.device.type == "cpu" and total * prod(how.window) >= _WORTH_KEEPING
         keeping: AbstractContextManager[Any] = kept_memory() if large else nullcontext()
         with keeping, _progress(total, self.progress) as tick:
@@ -183,12 +183,12 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
             raise ValueError(f"flip_axes={self.flip_axes}: these images have {dims} spatial axes, 0 to {dims - 1}")
         missing = 3 - dims
         return Windows(
-            window=_triple([1] * missing + roi),
-            overlap=_triple([0.0] * missing + overlap),
+            window=triple([1] * missing + roi),
+            overlap=triple([0.0] * missing + overlap),
             batch_size=self.sw_batch_size,
             device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
             mode=self.mode.value,
-            sigma=_triple([1.0] * missing + sigma),
+            sigma=triple([1.0] * missing + sigma),
             sums=self._sums(images),
             dtype=self._dtype(images),
             padding_mode=self.padding_mode,
@@ -225,11 +225,6 @@ def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
         return False
     learns = isinstance(network, nn.Module) and network.training and any(p.requires_grad for p in network.parameters())
     return inputs.requires_grad or learns
-
-
-def _triple(values: Sequence[Any]) -> tuple[Any, Any, Any]:
-    first, second, third = values
-    return first, second, third
 
 
 @contextmanager

@@ -94,14 +94,14 @@ def _divided(name: str, *, keeps: bool) -> property:
     """
 
     def read(state: LateState) -> Any:
-        values = vars(state)
+        values = state.__dict__
         if name in state.whole:
             state.whole -= {name}
             values[name] = decollate_batch(values[name])
         return values[name]
 
     def write(state: LateState, value: Any) -> None:
-        values = vars(state)
+        values = state.__dict__
         if not keeps or value is not values[name]:
             values[name] = value
             state.whole -= {name}

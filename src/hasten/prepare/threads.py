@@ -13,7 +13,8 @@ import torch
 
 from hasten.observe.cores import usable_cores
 
-_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class _ThreadLimit:
