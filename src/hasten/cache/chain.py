@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 Transform = Callable[[Any], Any]
 LARGE_BYTES = 2**18
@@ -80,11 +80,6 @@ def copy_item(value: Any) -> Any:
 def is_large(value: Any) -> bool:
     """Whether an item's arrays take so much that copying them costs more than mapping them."""
     return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor | np.ndarray)) >= LARGE_BYTES
-
-
-def on_device(value: Any, device: torch.device) -> Any:
-    """The item with its tensors on `device`."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
 def describe_item(data: Sequence[Any], index: int) -> str:

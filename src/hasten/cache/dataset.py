@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset, Subset
 
-from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
+from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, split_chain
 from hasten.cache.identity import chain_identity
 from hasten.cache.item_bytes import SharedItem, SharedItems
 from hasten.prepare.threads import on_threads
@@ -153,7 +154,7 @@ class CacheDataset(ChainDataset):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
                 return self.shared_items.put(item)
-        return item if self.device is None else on_device(item, self.device)
+        return item if self.device is None else tree_map_only(torch.Tensor, lambda one: one.to(self.device), item)
 
     def prepared(self, index: int) -> Any:
         return self.from_stored(self.cached[index]) if index < self.cache_num else self.prepare(index)

@@ -22,9 +22,9 @@ import torch
 from isal import isal_zlib
 
 from hasten.cache.arena import Arena, Pages, PointSets, Store
-from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, map_files
+from hasten.cache.publish import DamagedEntry, read_checked
 from hasten.cases.entries import pause_garbage_collection
 from hasten.prepare.types import Geometry
 
