@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -359,23 +358,21 @@ def copy_cases(arena: Arena, cases: Sequence[int], device: torch.device | str) -
         key: torch.empty(int(voxels.sum()) * store.channels[key], dtype=value.dtype, device=device)
         for key, value in store.values.items()
     }
-    points = torch.empty(int(counts.sum()), dtype=torch.int32, device=device)
-    starts = [0, *accumulate(counts.sum(1).tolist())]
     # In an arena on disk the points of the cases are in any order.
-    sources = sets.first[:, 0].tolist() if arena.num_classes > 1 else [0] * len(arena.ids)
-    for number, (case, start) in enumerate(zip(cases, offset.tolist(), strict=True)):
+    begins = sets.first[chosen, 0].tolist() if arena.num_classes > 1 else [0] * len(chosen)
+    parts = zip(begins, counts.sum(1).tolist(), strict=True)
+    points = torch.cat([sets.points[:0], *(sets.points[begin : begin + length] for begin, length in parts)])
+    for case, start in zip(cases, offset.tolist(), strict=True):
         for key, whole in (("image", arena.image(case)), ("label", arena.label(case))):
             begin = start * store.channels[key]
             values[key][begin : begin + whole.numel()].copy_(whole.reshape(-1))
-        length = starts[number + 1] - starts[number]
-        points[starts[number] : starts[number + 1]].copy_(sets.points[sources[case] : sources[case] + length])
     copied = replace(
         store,
         values=values,
         offset=offset.to(device),
         shape=shape.to(device),
         ids=tuple(arena.ids[case] for case in cases),
-        sets=PointSets(points, first.to(device), counts.to(device)),
+        sets=PointSets(points, first, counts).to(device),
         per_case={key: value[chosen].to(device) for key, value in store.per_case.items()},
     )
     return replace(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from hasten.distribute.strategy import without_sync
+from hasten.nets.losses.overlap import plain as without_meta
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.surgery.layout import as_last
 from hasten.nets.weights import unwrapped
@@ -294,12 +295,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
 
 def plain(value: Any) -> Any:
     """A metatensor without its meta data, sharing memory, in lists, tuples and dicts too; others as they are."""
-    if isinstance(value, MetaTensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return value.as_subclass(Tensor)
-    if isinstance(value, (list, tuple)) and any(isinstance(one, MetaTensor) for one in value):
-        return type(value)(plain(one) for one in value)
-    return value
+    return tree_map_only(MetaTensor, without_meta, value)
 
 
 def like(value: Any, image: Any) -> Any:
