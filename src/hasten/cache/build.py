@@ -85,7 +85,7 @@ class _ShardCase(NamedTuple):
     row: dict[str, Sequence[Any]]
     """What arena.json holds of it in flat lists, by the name of the list."""
     geometry: str
-    """As JSON."""
+    """The geometry as JSON."""
 
 
 def get_arena(

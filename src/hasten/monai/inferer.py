@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import torch
+from monai.data import MetaTensor
 from monai.inferers import SlidingWindowInferer as MonaiSlidingWindowInferer
 from torch import Tensor, nn
 
@@ -240,8 +241,4 @@ def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | Non
 
 def _wrapped(output: Tensor, inputs: Tensor) -> Tensor:
     """`output` with the meta data of the inputs, where those are MONAI's."""
-    if type(inputs) is Tensor:
-        return output
-    from monai.data import MetaTensor
-
     return MetaTensor(output).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else output

@@ -38,7 +38,7 @@ class QuickWorkflow:
     channels_last: bool
     device: torch.device
     precision: str
-    """As `settled_precision` returns it."""
+    """A name of `PRECISIONS`, or "" for torch's own setting."""
     autocasts: dict[str, Any]
     """Arguments of `torch.autocast` around a forward pass; {} for none."""
 

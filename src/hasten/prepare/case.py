@@ -81,7 +81,9 @@ def _prepare(
             check_outliers(volume, channel)
     permute, flip = orientation_of(image.affine, spec.orientation, source_shape)
     turned = orient(image.array, permute, flip)
-    box = _crop(turned, spec, scaled)
+    whole: Box = (slice(None), slice(None), slice(None))
+    thresholds = [scaling.window[0] if scaling.window else None for scaling in scaled]
+    box = foreground_box(turned, thresholds) if spec.crop_foreground else whole
     cropped = turned[:, box[0], box[1], box[2]]
     original = image.spacing
     spacing = triple(original[axis] for axis in permute)
@@ -99,15 +101,9 @@ def _prepare(
         source_affine=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in image.affine),
         permute=permute,
         flip=flip,
-        crop_start=triple(part.start for part in box),
+        crop_start=triple(part.start or 0 for part in box),
         crop_shape=triple(cropped.shape[1:]),
         spacing=spacing,
         shape=shape,
     )
     return PreparedCase(id, prepared, label, geometry)
-
-
-def _crop(array: np.ndarray, spec: PrepareConfig, scaled: Sequence[Scaling]) -> Box:
-    if not spec.crop_foreground:
-        return slice(0, array.shape[1]), slice(0, array.shape[2]), slice(0, array.shape[3])
-    return foreground_box(array, [scaling.window[0] if scaling.window else None for scaling in scaled])
