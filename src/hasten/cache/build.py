@@ -310,7 +310,8 @@ def open_at_home(
         if size <= _device_budget(config, device):
             home = "device"
         else:
-            home = "ram" if size <= _ram_budget(config) else "file"
+            ram = available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
+            home = "ram" if size <= ram else "file"
     if home == "device":
         return _copy_to_device(arena, cases, device, used)
     return open_arena(cases, home="ram", verified=used) if home == "ram" else arena
@@ -322,10 +323,6 @@ def _device_budget(config: CacheConfig, device: torch.device) -> int:
     if config.device != "auto":
         return parse_size(config.device)
     return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
-
-
-def _ram_budget(config: CacheConfig) -> int:
-    return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
 
 
 def _copy_to_device(arena: Arena, cases: Selection, device: torch.device, positions: Sequence[int]) -> Arena:

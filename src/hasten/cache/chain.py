@@ -85,9 +85,8 @@ def is_large(value: Any) -> bool:
 def describe_item(data: Sequence[Any], index: int) -> str:
     """An item as an error message names it: its position and its files."""
     item = data[index]
+    text = item if isinstance(item, str) else ""
     if isinstance(item, dict):
-        files = [
-            f"{key}={value}" for key, value in item.items() if isinstance(value, str) or hasattr(value, "__fspath__")
-        ]
-        return f"item {index} ({', '.join(files)})" if files else f"item {index}"
-    return f"item {index} ({item})" if isinstance(item, str) else f"item {index}"
+        files = ((key, value) for key, value in item.items() if isinstance(value, str) or hasattr(value, "__fspath__"))
+        text = ", ".join(f"{key}={value}" for key, value in files)
+    return f"item {index} ({text})" if text else f"item {index}"

@@ -104,6 +104,7 @@ def take_fingerprint(
     labelled = [_foreground_statistics([s.foreground[c] for s in sampled], whole[c]) for c in channels]
     values = sorted(case_set.labels)
     with_label = [s for s in sampled if s.class_shares]
+    boxes = [s.box_mm for s in sampled if s.box_mm is not None]
     names = (case_set.modality,) if len(channels) == 1 else case_set.channels
     thresholds = [
         statistics["p0_5"] if name.strip().upper().startswith("CT") else None
@@ -129,7 +130,7 @@ def take_fingerprint(
             value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
         },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
-        foreground_box=_median_box([s.box_mm for s in sampled if s.box_mm is not None]),
+        foreground_box=triple(np.median(boxes, axis=0).tolist()) if boxes else (0.0, 0.0, 0.0),
         kept_dice=_mean_kept([s.kept_dice for s in sampled], values),
         misplaced={str(path): distance for path, distance in beside.items()},
     )
@@ -263,10 +264,6 @@ def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, flo
         resampled_size = np.bincount(back[label != IGNORED], minlength=256)
         kept[factor] = {index: float(2 * both[index] / (size[index] + resampled_size[index])) for index in classes}
     return kept
-
-
-def _median_box(boxes: Sequence[Spacing]) -> Spacing:
-    return triple(np.median(np.array(boxes), axis=0).tolist()) if boxes else (0.0, 0.0, 0.0)
 
 
 def _mean_kept(cases: Sequence[dict[float, dict[int, float]]], values: Sequence[int]) -> dict[float, dict[int, float]]:
