@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.observe.monitor.alerts import alerts_of
-from hasten.observe.monitor.gpu import GpuProbe
-from hasten.observe.monitor.host import HostProbe
+from hasten.observe.monitor.probes import GpuProbe, HostProbe
 from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, rank_name
 from hasten.observe.monitor.sample import Sample, to_record
 from hasten.observe.rundir import append_jsonl
