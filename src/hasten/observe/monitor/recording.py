@@ -19,12 +19,6 @@ RECENT_BYTES = 2**20
 _RANK = re.compile(r"monitor(?:-rank(\d{1,6}))?\.jsonl")
 
 
-def rank_name(name: str, rank: int) -> str:
-    """The file's name for a rank: monitor.jsonl, monitor-rank1.jsonl."""
-    stem, _, suffix = name.rpartition(".")
-    return name if rank == 0 else f"{stem}-rank{rank}.{suffix}"
-
-
 def read_records(path: Path, tail: int | None = None) -> tuple[list[dict[str, Any]], int]:
     """The JSON objects in the lines of a file, and the number of lines that are none; no lines if there is no file.
 
