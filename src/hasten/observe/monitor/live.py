@@ -16,8 +16,7 @@ from typing import Any
 
 from hasten.observe.monitor.alerts import alerts_of
 from hasten.observe.monitor.probes import GpuProbe, HostProbe
-from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT
-from hasten.observe.monitor.sample import Sample, to_record
+from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, Sample, to_record
 from hasten.observe.rundir import append_jsonl
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import psutil
 
 from hasten.observe.cores import memory_limits
 from hasten.observe.env import driver_version
-from hasten.observe.monitor.sample import Gpu, Host
+from hasten.observe.monitor.recording import Gpu, Host
 
 MIB = 1024**2
 _REASONS = {

@@ -17,8 +17,14 @@ from rich.text import Text
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, sentences
-from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT_BYTES, MonitorRecording, read_records, recordings
-from hasten.observe.monitor.sample import Sample
+from hasten.observe.monitor.recording import (
+    MONITOR_JSONL,
+    RECENT_BYTES,
+    MonitorRecording,
+    Sample,
+    read_records,
+    recordings,
+)
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import duration, integer, mapping, number
