@@ -54,26 +54,10 @@ class Scalar:
     """Seconds since 1970."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrackedRun:
-    """The run that is tracked."""
-
-    folder: Path
-    """The run directory, absolute."""
-    run_name: str
-    """Name of the tracker's run; a resumed run, which is another one, has the step from which it goes on in it."""
-    config: dict[str, Plain]
-    """Flat: `sample.batch_size`."""
-    first: int
-    """Steps done by the processes before this one: what a killed one sent of later steps is void."""
-    began: float
-    """Seconds since 1970."""
-
-
 Batches = Iterable[list[Scalar]]
 """Numbers mostly in the order of their steps: the monitor sends its own from another thread."""
-Tracker = Callable[[TrackedRun, Batches, Callable[[], Status]], None]
-"""Writes a run's batches, flushing each, as records come only every few steps; the status is known behind the last one.
+Tracker = Callable[["Tracking", Batches], None]
+"""Writes a run's batches, flushing each, as records come only every few steps; its `status` is known behind the last.
 
 It has a thread of its own, which is not the main one, and may take seconds and raise anything.
 """
@@ -154,7 +138,7 @@ def _is_installed(package: str) -> bool:
 TENSORBOARD = "tensorboard"
 
 
-def _tensorboard(run: TrackedRun, batches: Batches, status: Callable[[], Status]) -> None:
+def _tensorboard(run: Tracking, batches: Batches) -> None:
     """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
     # By name, as `hasten.observe` starts without torch.
     writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
@@ -177,7 +161,7 @@ _PARAMS, _LONGEST = 100, 6000
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
-def _mlflow(run: TrackedRun, batches: Batches, status: Callable[[], Status]) -> None:
+def _mlflow(run: Tracking, batches: Batches) -> None:
     """One run of an experiment."""
     # Read on import. Next to patients' data, no telemetry is sent.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -193,10 +177,10 @@ def _mlflow(run: TrackedRun, batches: Batches, status: Callable[[], Status]) -> 
     for scalars in batches:
         metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
         client.log_batch(run_id, metrics=metrics)
-    client.set_terminated(run_id, status=_STATUS[status()])
+    client.set_terminated(run_id, status=_STATUS[run.status])
 
 
-def _new_run(client: Any, run: TrackedRun) -> str:
+def _new_run(client: Any, run: Tracking) -> str:
     from mlflow.exceptions import MlflowException
 
     project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
@@ -227,7 +211,7 @@ _SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code":
 """Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
 
 
-def _wandb(run: TrackedRun, batches: Batches, status: Callable[[], Status]) -> None:
+def _wandb(run: Tracking, batches: Batches) -> None:
     """One run of a project."""
     # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -247,25 +231,24 @@ def _wandb(run: TrackedRun, batches: Batches, status: Callable[[], Status]) -> N
     for scalars in batches:
         for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
             tracked.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
-    tracked.summary.update({"status": status()})
-    tracked.finish(exit_code=1 if status() == "failed" else 0)
+    tracked.summary.update({"status": run.status})
+    tracked.finish(exit_code=1 if run.status == "failed" else 0)
 
 
 TRACKERS: dict[str, Tracker] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
 
 
 class Worker(threading.Thread):
-    """Feeds the tracker `tracker` with what is put into `batches`; None, behind the `status`, ends it."""
+    """Feeds the tracker `tracker` with what is put into `batches`; None ends it."""
 
-    def __init__(self, tracker: str, run: TrackedRun) -> None:
+    def __init__(self, tracker: str, run: Tracking) -> None:
         super().__init__(name=f"hasten-{tracker}", daemon=True)
         self.tracker, self.tracked = tracker, run
         self.batches: queue.SimpleQueue[list[Scalar] | None] = queue.SimpleQueue()
-        self.status: Status = "finished"
 
     def run(self) -> None:
         try:
-            TRACKERS[self.tracker](self.tracked, iter(self.batches.get, None), lambda: self.status)
+            TRACKERS[self.tracker](self.tracked, iter(self.batches.get, None))
         # A library may also call sys.exit; no failure of a tracker may end the run or be reported twice.
         except (Exception, SystemExit) as error:
             cure = f"; {_install_command(self.tracker)}" if isinstance(error, ImportError) else ""
@@ -292,15 +275,13 @@ class Tracking:
         config: Mapping[str, Any],
         first: int = 0,
     ) -> None:
-        run = TrackedRun(
-            folder=Path(folder).absolute(),
-            run_name=f"{run_name} from step {first}" if first else run_name,
-            config=flat_config(config),
-            first=first,
-            began=time.time(),
-        )
+        self.folder, self.began, self.config = Path(folder).absolute(), time.time(), flat_config(config)
+        self.run_name = f"{run_name} from step {first}" if first else run_name  # another run for the trackers
+        self.first = first
+        """What a killed process sent of later steps is void."""
+        self.status: Status = "finished"
         is_first_rank = os.environ.get("RANK", "0") in ("", "0")
-        self._workers = [Worker(name, run) for name in dict.fromkeys(names)] if is_first_rank else []
+        self._workers = [Worker(name, self) for name in dict.fromkeys(names)] if is_first_rank else []
         self._step = first
         self._process = os.getpid()
         self._closed = False
@@ -333,10 +314,9 @@ class Tracking:
         """End every tracker, waiting at most `CLOSE_S`. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
-        self._closed = True
+        self._closed, self.status = True, status
         until = time.monotonic() + CLOSE_S
         for worker in self._workers:
-            worker.status = status
             worker.batches.put(None)
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.observe import trackers
-from hasten.observe.trackers import Scalar, Status, TrackedRun, Tracking, flat_config, scalars_of
+from hasten.observe.trackers import Scalar, Status, Tracking, flat_config, scalars_of
 
 
 class Kept:
@@ -30,7 +30,7 @@ class Kept:
         self.hold.set()
         self.fail: BaseException | None = None
 
-    def track(self, run: TrackedRun, batches: Iterable[list[Scalar]], status: Callable[[], Status]) -> None:
+    def track(self, run: Tracking, batches: Iterable[list[Scalar]]) -> None:
         self.threads.add(threading.current_thread().name)
         self.hold.wait()
         for scalars in batches:
@@ -38,7 +38,7 @@ class Kept:
             if self.fail is not None:
                 raise self.fail
             self.steps += [scalar.step for scalar in scalars]
-        self.ended.append(status())
+        self.ended.append(run.status)
 
 
 @pytest.fixture
