@@ -9,10 +9,25 @@ import torch
 from torch import nn
 
 import hasten.prediction.infer as infer
-from hasten.runtime.allocator import _glibc
+from hasten.runtime.allocator import _glibc, kept_memory
 
 SCRIPT = """
-from hasten.runtime.allocator import _glibc, _kept, kept_memory
+import ctypes
+from hasten.runtime.allocator import _glibc, kept_memory
+
+class Mallinfo2(ctypes.Structure):
+    _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
+
+def _kept(libc):
+    # A block above every limit, to which nothing is written, comes from the heap.
+    libc.mallinfo2.restype, libc.malloc.restype = Mallinfo2, ctypes.c_void_p
+    libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+    before = libc.mallinfo2().field3  # hblks
+    block = libc.malloc(256 << 20)
+    mapped = libc.mallinfo2().field3 > before
+    libc.free(block)
+    return not mapped
+
 libc = _glibc()
 assert not _kept(libc)
 with kept_memory() as outer:
@@ -41,6 +56,12 @@ def test_memory_is_kept_within_and_given_back_after() -> None:
     """In a process of its own: a failed allocation moves a thread to a heap that follows other rules."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "passed\n", done.stderr
+
+
+def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
+    with kept_memory() as kept:
+        assert not kept
 
 
 @pytest.mark.parametrize(("sums_bytes", "kept"), [(None, 1), (1, 0)])
