@@ -65,6 +65,11 @@ def test_each_rank_has_a_log_and_the_first_writes_the_rest(folder: Path, finishe
     assert steps[0] == steps[1] == [line["step"] for line in metrics(folder / "plain", "train")]
 
 
+def test_each_rank_is_monitored(folder: Path, finished: list[Any]) -> None:
+    starts = [read_jsonl(folder / "plain" / name)[0] for name in ("monitor.jsonl", "monitor-rank1.jsonl")]
+    assert [(line["rank"], line["world_size"]) for line in starts] == [(0, 2), (1, 2)]
+
+
 def test_a_signal_to_one_rank_stops_all_at_a_step_and_the_run_goes_on_exactly(
     folder: Path, finished: list[Any]
 ) -> None:

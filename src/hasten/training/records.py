@@ -20,7 +20,10 @@ from hasten.training.components import LoopComponents
 
 
 class Records:
-    """Writes the loop's lines to metrics.jsonl and the trackers. Monitor and trackers run in their own threads."""
+    """Writes the loop's lines to metrics.jsonl and the trackers. Monitor and trackers run in their own threads.
+
+    Every rank has a monitor, and rank 0 alone has trackers.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,9 @@ class Records:
         observe = components.observe
         self.path = out / METRICS_JSONL
         run_name, config = out.resolve().name, components.settings
-        self.tracking = Tracking(observe.trackers, out, run_name=run_name, config=config, first=first)
+        world = components.step.strategy.world
+        trackers = observe.trackers if world.first else ()
+        self.tracking = Tracking(trackers, out, run_name=run_name, config=config, first=first)
         self.monitor, device = None, components.step.device
         if observe.monitor_every > 0:
             # Not by number: CUDA and the driver's library may number GPUs differently.
@@ -45,6 +50,8 @@ class Records:
                 every=observe.monitor_every,
                 steps=steps,
                 age_s=time_s,
+                rank=world.rank,
+                world_size=world.size,
                 gpus=gpus,
                 send=self.tracking.log,
             )

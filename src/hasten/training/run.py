@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def run_loop(out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]]) -> d
     """
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
-        with loop.records.running() if loop.world.first else nullcontext():
+        with loop.records.running():
             loop.run()
             summary = conclude()
             if loop.status == "interrupted":
