@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.doctor.script.doctor import ScriptReport, judge, summary
+from hasten.doctor.script.doctor import ScriptReport, judge, lines
 from hasten.doctor.script.launch import INJECT, run_script
 
 FAULTY = """
@@ -138,12 +138,12 @@ assert DATA in FAULTY
 
 
 def test_what_was_not_seen_is_told_with_the_steps_that_lead_there(tmp_path: Path, faulty: ScriptReport) -> None:
-    assert not any(line.startswith("not seen") for line in summary(faulty))
+    assert not any(line.startswith("not seen") for line in lines(faulty))
     loop = "    for image, label in loader:\n"
     by_hand = "    batches = iter(loader)\n    while True:\n        image, label = next(batches)\n"
     report = watched(tmp_path, HEALTHY.replace(DATA, LONG).replace(loop, by_hand), steps=10)
     kinds = "a validation, a checkpoint, a second pass over the data"
-    assert f"not seen    {kinds}; a pass has 100 batches, so give it --steps 110" in summary(report)
+    assert f"not seen    {kinds}; a pass has 100 batches, so give it --steps 110" in lines(report)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_pass_ends_early_so_that_what_follows_it_is_seen(long: tuple[ScriptRep
     assert [step["round"] for step in report.run.records[0].listed("steps") if step["round"] < 1] == [0.12, 0.06]
     names = {each.name for each in report.findings}
     assert {"validation-graph", "training-cases-validated", "hooks-pile-up", "repeated-forward"} <= names
-    assert not any(line.startswith("not seen") for line in summary(report))
+    assert not any(line.startswith("not seen") for line in lines(report))
 
 
 def test_what_was_there_before_is_not_overwritten_after_a_pass_that_ended_early(

@@ -7,9 +7,10 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +31,14 @@ from hasten.doctor.training import (
     validate_some,
 )
 from hasten.feed.feed import Feed
+from hasten.observe.compare import compare
 from hasten.optim.schedule import multiples_before
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
 """An arm that is this many times slower than the fastest one isn't timed again."""
+_ROUNDS = 12
+"""Batches, at most, that each operation is timed with."""
 
 
 def first_batch(components: RunComponents, first: int = 0) -> Batch:
@@ -83,23 +87,19 @@ def operation_costs(components: RunComponents, *, seconds: float) -> dict[str, f
         return {}
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
     arms = {"batch": segment} | {name: _without(segment, name) for name in names}
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    start_s = time.perf_counter()
-    for number in range(13):
-        for name, each in arms.items():
-            draws = next(each.draws(number, number + 1))
-            start = time.perf_counter()
-            each.rendered(draws)
-            synchronize(segment.device)
-            if number:
-                times[name].append(time.perf_counter() - start)
-        if number >= 2 and time.perf_counter() - start_s > seconds:
-            break
+    calls = {name: partial(_rendered_s, each, each.draws(0, 1 + _ROUNDS)) for name, each in arms.items()}
+    times = compare(calls, base="batch", rounds=(_ROUNDS, _ROUNDS), seconds=seconds).seconds
     # Means: with probabilities below 1, some batches hold more of an operation than others, the same for all arms.
-    mean = {name: statistics.fmean(samples) for name, samples in times.items()}
-    return {"batch": mean["batch"]} | {
-        name: max(0.0, mean["batch"] - value) for name, value in mean.items() if name != "batch"
-    }
+    batch_s, *without_s = (statistics.fmean(samples) for samples in times.values())
+    return {"batch": batch_s} | {name: max(0.0, batch_s - each) for name, each in zip(names, without_s, strict=True)}
+
+
+def _rendered_s(segment: Segment, draws: Iterator[Any]) -> float:
+    """Seconds of making the next batch."""
+    drawn, start = next(draws), time.perf_counter()
+    segment.rendered(drawn)
+    synchronize(segment.device)
+    return time.perf_counter() - start
 
 
 def _without(segment: Segment, name: str) -> Segment:

@@ -197,7 +197,7 @@ def find(record: ProcessRecord) -> list[Finding]:
 def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tuple[FindingText, str]]:
     """What is wrong with the copies that one line makes, and its level."""
     count, again, waits, of_batch = (sum(one[name] for one in sent) for name in ("count", "again", "waits", "batch"))
-    constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
+    constant = any(one.get("compared", 0) >= SAME and one["equal"] == one["compared"] for one in sent)
     recreated = constant or (record.cuda and again >= OFTEN * count)
     if recreated:
         yield _RECREATE, "finding" if record.cuda and again > 0 else "note"

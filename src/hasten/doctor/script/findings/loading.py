@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,14 +89,13 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    first = 1 if loader["training"] else 0  # each validation starts its workers
-    again = loader["starts"][first:]
-    shares = [record.share(step) for step in loader["start_steps"][first:]]
+    again = loader["passes"][1 if loader["training"] else 0 :]  # each validation starts its workers
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
+    mean_s = statistics.fmean(each["start_s"] for each in again)
     return finding_from_share(
-        record.per_step(sum(share * max(0.0, start - usual) for start, share in zip(again, shares, strict=True))),
+        record.per_step(sum(record.share(each["step"]) * max(0.0, each["start_s"] - usual) for each in again)),
         record.step_s,
         RESTARTS,
         name="no-persistent-workers",
@@ -103,7 +103,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         where=place(loader["site"]),
         cure=_PERSISTENT.text,
         edit=_PERSISTENT,
-        evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
+        evidence=f"{len(again)} restarts, {ms(mean_s)} each until the first batch",
     )
 
 
@@ -129,7 +129,7 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
     results = record.experiments
-    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
+    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(record)
     loaders = record.training_loaders
     if not loaders or items.get("kind") == "whole":
         return []

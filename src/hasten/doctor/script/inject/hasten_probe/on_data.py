@@ -74,9 +74,7 @@ def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
         "own_thread": False,
         "batches": 0,
         "wait_s": 0.0,
-        "starts": [],
-        "start_steps": [],
-        "fresh": False,
+        "passes": [],  # the step at which each began, and the seconds until its first batch
         "items_s": 0.0,
         "collate_s": 0.0,
         "fetches": 0,
@@ -105,8 +103,7 @@ def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], s
     try:
         iterator = original(self)
     finally:
-        facts["starts"].append(time.perf_counter() - start)
-        facts["fresh"] = True
+        facts["passes"][-1]["start_s"] = time.perf_counter() - start
         session.line.pop()
     if own_thread:
         facts["own_thread"] = True
@@ -146,7 +143,7 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
     if not nested and facts is not None:
         if ends_early(session, facts):
             raise StopIteration
-        facts["pass"]["batches"] += 1
+        facts["passes"][-1]["batches"] += 1
     line.push("wait")
     start, cpu = time.perf_counter(), time.thread_time()
     try:
@@ -161,9 +158,8 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
     if len(line.stack) == 1:
         line.relabel("sample")
     if facts is not None:
-        if facts["fresh"]:
-            facts["fresh"] = False
-            facts["starts"][-1] += elapsed
+        if facts["passes"][-1]["batches"] == 1:
+            facts["passes"][-1]["start_s"] += elapsed
         else:
             facts["wait_s"] += elapsed
             facts["batches"] += 1

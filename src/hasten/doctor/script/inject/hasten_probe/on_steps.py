@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
-from .on_rounds import weighted
+from .on_rounds import weighted_steps
 from .session import Session, rank
 from .sites import nearest
 
@@ -225,7 +225,6 @@ def again(session: Session) -> None:
 
 def _close(session: Session, why: str, experiments: bool) -> None:
     _end_threads(session)
-    session.step_seconds = [step["seconds"] for step in weighted(session.steps)[1:]]
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
@@ -283,12 +282,12 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "roots": [{"site": site} for _, site in list(session.roots)],
         "convolutions": bool(session.conv_sites),
         "hooks_added": count_hooks(session) - session.uses.get("hooks", 0),
-        **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
+        **{name: list(rows.values()) for name, rows in session.tables.items()},
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
-        "steps": weighted(session.steps),
+        "steps": weighted_steps(session),
         "losses": [None if each is None else float(each) for each in list(session.losses)],
         "cores": session.cores,
         "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
@@ -298,7 +297,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
 
 def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
-    entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings", "pass")}
+    entries = {name: value for name, value in facts.items() if name not in ("ref", "settings")}
     return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
 
 
