@@ -123,7 +123,8 @@ def read_records(folder: Path) -> list[ProcessRecord]:
     by_rank: dict[int, ProcessRecord] = {}
     for path in sorted(folder.glob("record-*.json")):
         try:
-            record = as_record(json.loads(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            record = as_record(json.loads(text, parse_constant=lambda name: None))  # NaN and infinity
         except ValueError:
             continue
         if record.steps and (record.rank not in by_rank or record.steps > by_rank[record.rank].steps):

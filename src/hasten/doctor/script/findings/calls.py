@@ -102,11 +102,18 @@ _HOOKS_PILE_UP = FindingText(
     "hooks are registered again and again, and every pass through the network runs all of them",
     "register them once, before the loop, or call remove() of the handle",
 )
-_REPEATED_FORWARD = FindingText(
-    "repeated-forward",
-    "the network runs twice on the same input in every step",
-    "keep the scores of the first pass (scores.detach() for a metric)",
-)
+_FORWARDS = {
+    "needless_forward": FindingText(
+        "needless-forward",
+        "a network runs in every step, but nothing uses its outputs, not even the loss",
+        "run it only in the steps whose loss has a weight for it",
+    ),
+    "repeated_forward": FindingText(
+        "repeated-forward",
+        "the network runs twice on the same input in every step",
+        "keep the scores of the first pass (scores.detach() for a metric)",
+    ),
+}
 _VALIDATION_GRAPH = FindingText(
     "validation-graph",
     "validation keeps what a backward pass needs of every forward pass, and none follows",
@@ -139,12 +146,6 @@ _RECREATE = FindingText(
     "make it once before the loop, on the device (register_buffer in a module)",
 )
 
-_NEEDLESS_FORWARD = FindingText(
-    "needless-forward",
-    "a network runs in every step, but nothing uses its outputs, not even the loss",
-    "run it only in the steps whose loss has a weight for it",
-)
-
 
 def find(record: ProcessRecord) -> list[Finding]:
     """What is called in the loop, or left on there, and what is sent to the device; not validations and checkpoints."""
@@ -164,14 +165,11 @@ def find(record: ProcessRecord) -> list[Finding]:
             findings.append(record.finding(_GRADCHECK, site, evidence=evidence, cost_s=cost))
         elif kind in _CALLS and count >= OFTEN:
             findings.append(record.finding(_CALLS[kind], site, evidence=evidence, level="note"))
-        elif kind == "needless_forward" and count >= OFTEN:
+        elif kind in _FORWARDS and count >= OFTEN:
             # On a GPU the host's time in the network is that of its launches.
             costs = None if record.cuda else cost
-            evidence += "; its outputs of the second step were followed"
-            findings.append(record.finding(_NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
-        elif kind == "repeated_forward" and count >= OFTEN:
-            costs = None if record.cuda else cost
-            findings.append(record.finding(_REPEATED_FORWARD, site, evidence=evidence, cost_s=costs))
+            evidence += "; its outputs of the second step were followed" if kind == "needless_forward" else ""
+            findings.append(record.finding(_FORWARDS[kind], site, evidence=evidence, cost_s=costs))
         elif kind == "hook" and call["count"] > 1 and record.raw.get("hooks_added", 0) > 1:
             evidence = f"{record.raw['hooks_added']} more hooks after {record.steps} steps"
             findings.append(record.finding(_HOOKS_PILE_UP, site, evidence=evidence))

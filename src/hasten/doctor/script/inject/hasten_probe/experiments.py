@@ -7,7 +7,7 @@ import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -54,7 +54,9 @@ def run(session: Any) -> dict[str, Any]:
     steps = weighted_steps(session)[1:]
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
-        stack.enter_context(_not_ended(session))
+        # A finished session ends the script at its next optimizer step, which the experiments must be able to call.
+        stack.callback(setattr, session, "finished", session.finished)
+        session.finished = False
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
         calls, reason, results["device"] = _calls(session)
@@ -142,13 +144,3 @@ def _cycle(net: Any) -> Callable[[], object] | None:
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any, seconds: float) -> dict[str, Any]:
     return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type}
-
-
-@contextlib.contextmanager
-def _not_ended(session: Any) -> Iterator[None]:
-    """A finished session ends the script at its next optimizer step, which the experiments must be able to call."""
-    finished, session.finished = session.finished, False
-    try:
-        yield
-    finally:
-        session.finished = finished

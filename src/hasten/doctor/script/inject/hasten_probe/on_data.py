@@ -72,13 +72,8 @@ def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
         "site": site,
         "kind": kind,
         "own_thread": False,
-        "batches": 0,
-        "wait_s": 0.0,
         "passes": [],  # the step at which each began, and the seconds until its first batch
-        "items_s": 0.0,
-        "collate_s": 0.0,
-        "fetches": 0,
-        "training": 0,
+        **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
     }
 
 

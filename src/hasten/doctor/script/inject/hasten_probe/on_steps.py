@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import copy
 import json
-import math
 import multiprocessing
 import multiprocessing.util
 import os
@@ -261,7 +260,7 @@ def write(session: Session, ended: str, experiments: dict[str, Any] | None = Non
     record = _gather(session, ended) | ({"experiments": experiments} if experiments else {})
     path = Path(session.out, f"record-{os.getpid()}.json")
     half = path.with_suffix(".half")
-    half.write_text(json.dumps(plain(record)), encoding="utf-8")
+    half.write_text(json.dumps(record, default=str), encoding="utf-8")
     half.replace(path)
 
 
@@ -299,16 +298,3 @@ def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
     entries = {name: value for name, value in facts.items() if name not in ("ref", "settings")}
     return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
-
-
-def plain(value: Any) -> Any:
-    """`value` in what JSON knows: whatever else it holds as its words, and numbers that aren't finite as None."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return str(value)
