@@ -79,7 +79,7 @@ def watched(folder: Path, text: str, steps: int = 30) -> ScriptReport:
     script.write_text(text.replace("FILE", repr(str(folder / "last.pt"))))
     run = run_script([sys.executable, str(script)], steps=steps, seconds=60, assume_cuda=True, quiet=True)
     assert run.records, run.output
-    return judge(run, assume_cuda=True)
+    return judge(run)
 
 
 @pytest.fixture(scope="module")

@@ -72,10 +72,10 @@ def examine(*, cache: Path | None = None, echo: Callable[[str], None] | None = N
 
 def check_compiler(path: str | None) -> Check:
     """path: of the C++ compiler, which torch.compile calls on a CPU."""
-    if path is None:
-        text, remedy = "none was found; runs are right without it, and some slower", "apt-get install g++"
-        return check("versions", "C++ compiler", text, f"{remedy} (or conda install cxx-compiler)")
-    return check("versions", "C++ compiler", path)
+    text = path or "none was found; runs are right without it, and some slower"
+    return check(
+        "versions", "C++ compiler", text, "" if path else "apt-get install g++ (or conda install cxx-compiler)"
+    )
 
 
 def check_load(others: float) -> Check:

@@ -42,7 +42,6 @@ class ScriptReport:
     """The complete result of one call of the doctor."""
 
     run: ScriptRun
-    assume_cuda: bool
     split: Split | None
     diagnosis: Diagnosis | None
     findings: tuple[Finding, ...]
@@ -67,16 +66,15 @@ def diagnose_script(
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
     meter = LoadMeter()
     run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=quiet)
-    return judge(run, assume_cuda, meter.others())
+    return judge(run, meter.others())
 
 
-def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> ScriptReport:
+def judge(run: ScriptRun, others: float = 0.0) -> ScriptReport:
     """Verdict and findings of a run; neither after too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
     return ScriptReport(
         run=run,
-        assume_cuda=assume_cuda,
         split=split,
         diagnosis=diagnose(split) if split is not None else None,
         findings=tuple(findings_of(run.records)),
@@ -207,7 +205,7 @@ def content_of(report: ScriptReport) -> dict[str, Any]:
         "exit_code": run.exit_code,
         "seconds": run.seconds,
         "ranks": len(run.records),
-        "assume_cuda": report.assume_cuda,
+        "assume_cuda": any(record.assume_cuda for record in run.records),
         "other_cores": report.others,
         "verdict": report.diagnosis,
         "split": report.split,

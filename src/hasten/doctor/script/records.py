@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ class ProcessRecord:
 
     rank: int = 0
     world: int = 1
-    devices: tuple[str, ...] = ("cpu",)
+    devices: Collection[str] = ("cpu",)
     """Device types on which the network's inputs lay."""
     assume_cuda: bool = False
     ended: str = "exit"
@@ -134,12 +135,4 @@ def read_records(folder: Path) -> list[ProcessRecord]:
 
 def as_record(raw: dict[str, Any]) -> ProcessRecord:
     """`raw` as the probe wrote it."""
-    return ProcessRecord(
-        rank=raw.get("rank", 0),
-        world=raw.get("world", 1),
-        devices=tuple(raw.get("devices") or ("cpu",)),
-        assume_cuda=raw.get("assume_cuda", False),
-        ended=raw.get("ended", "exit"),
-        experiments=raw.get("experiments") or {},
-        raw=raw,
-    )
+    return ProcessRecord(**{each.name: raw[each.name] for each in fields(ProcessRecord) if raw.get(each.name)}, raw=raw)

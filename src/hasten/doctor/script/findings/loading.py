@@ -130,13 +130,12 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
     results = record.experiments
     loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(record)
-    loaders = record.training_loaders
+    loaders, batches_s = record.training_loaders, loader.get("seconds") or {}
     if not loaders or items.get("kind") == "whole":
         return []
-    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+    if not loaders[0]["num_workers"] and len(batches_s) < 2:
         return []
-    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
-    work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
+    work_s = float(batches_s.get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
     cores = max(1, int(loader.get("cores") or 1))
     hidden = step is None or work_s / cores <= step.compute_s
     others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
@@ -150,8 +149,8 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     if record.step_s <= 0 or cost < HEAVY * record.train_s:
         return []
     evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
-    if seconds:
-        evidence = f"a batch takes {ms(max(seconds))} to make, on {cores} cores; {evidence}"
+    if batches_s:
+        evidence = f"a batch takes {ms(max(batches_s.values()))} to make, on {cores} cores; {evidence}"
     if lost_s:
         evidence += (
             f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "

@@ -8,7 +8,6 @@ and counts for all of its batches.
 from __future__ import annotations
 
 import dis
-import functools
 import os
 import statistics
 import sys
@@ -32,11 +31,7 @@ _MOST = 0.9
 
 def install(session: Session) -> None:
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        after_import(name, functools.partial(_limit_trainer, session, name))
-
-
-def _limit_trainer(session: Session, name: str) -> None:
-    session.around(sys.modules[name].Trainer, "__init__", _make_trainer)
+        after_import(name, lambda name=name: session.around(sys.modules[name].Trainer, "__init__", _make_trainer))
 
 
 def _make_trainer(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
