@@ -49,7 +49,7 @@ def test_the_summary_is_whole(out: Path) -> None:
     assert summary["Transforms"]["PhysicalAffine"]["# Calls"] == STEPS
     assert any("Conv3d" in name for name in summary["Modules"])
     assert summary["Run"]["Steps"] == STEPS
-    assert summary["Run"]["Settings"]["patch"] == "16 x 16 x 16"
+    assert summary["Run"]["Settings"]["patch"] == [16, 16, 16]
 
 
 def test_summary_trace_and_page_are_written(out: Path) -> None:

@@ -150,7 +150,7 @@ def test_no_time_skips_all(probe):
 def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
     session, seen = session_of(budget_s=2.0), []
     session.finished = True
-    monkeypatch.setattr(probe.experiments, "_calls", lambda one: ({}, seen.append(one.finished) or "", "cpu"))
+    monkeypatch.setattr(probe.experiments, "_calls", lambda one: ({}, seen.append(one.finished) or ""))
     probe.experiments.run(session)
     assert seen == [False]
     assert session.finished

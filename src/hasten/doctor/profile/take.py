@@ -22,6 +22,7 @@ from hasten.doctor.training import (
     collected_between_steps,
     prepare_run,
     save_checkpoint,
+    settings_of,
     synchronize,
     validate_some,
 )
@@ -31,7 +32,7 @@ from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, Range
 from hasten.observe.rundir import write_json, writing_to
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Page, Section, Table
-from hasten.report.words import short_duration
+from hasten.report.words import plain, short_duration
 
 SUMMARY, TRACE, PAGE = "summary.json", "trace.json", "profile.html"
 _IN_STEP = (LOADING, FORWARD, BACKWARD, OPTIMIZER)
@@ -58,7 +59,7 @@ class Taken:
     step_s: float
     """Mean seconds of a step with it."""
     device: str
-    setting: dict[str, str]
+    settings: dict[str, Any]
     notes: tuple[str, ...]
 
 
@@ -130,7 +131,7 @@ def _run_profiled(
         plain_s=statistics.median(seconds),
         step_s=elapsed / steps,
         device=name,
-        setting=_setting(components),
+        settings=settings_of(components),
         notes=notes,
     )
 
@@ -170,22 +171,6 @@ def _modules_marked(network: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _setting(components: RunComponents) -> dict[str, str]:
-    """What the figures depend on."""
-    config = components.planned.config
-    return {
-        "data": config.data.source,
-        "patch": " x ".join(map(str, config.sample.patch)),
-        "batch size": str(config.sample.batch_size),
-        "precision": str(config.train.precision),
-        "channels-last": str(config.train.channels_last).lower(),
-        "compiled network": str(components.accelerators["compiled network"].on).lower(),
-        "arena": components.arena.home,
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-    }
-
-
 # What is written
 
 
@@ -201,7 +186,7 @@ def write(profile: Taken, out: Path) -> Path:
         "Step Time (ns)": round(1e9 * profile.step_s),
         "Step Time without Profiler (ns)": round(1e9 * profile.plain_s),
         "Device": profile.device,
-        "Settings": profile.setting,
+        "Settings": profile.settings,
         "Notes": list(profile.notes),
     }
     with writing_to(out):
@@ -222,7 +207,7 @@ def _page(profile: Taken, summary: dict[str, Any]) -> Page:
         ("Steps seen", str(profile.steps), f"and {profile.cases} cases of a validation"),
         ("Waiting for data", f"{loading_s / profile.step_s:.0%}", "of a step, on the host"),
         ("Kernels", str(kernels[KERNELS]), f"different ones, {kernels[CALLS]} calls"),
-        ("Device", profile.device, f"torch {profile.setting.get('torch', '')}"),
+        ("Device", profile.device, f"torch {profile.settings['torch']}"),
     )
     listings = (
         ("Transforms", "Ranges other than phases and modules.", summary["Transforms"]),
@@ -230,7 +215,7 @@ def _page(profile: Taken, summary: dict[str, Any]) -> Page:
         ("Operations", "Own time, and with all that an operation calls.", summary["Ops"]),
         ("Kernels", "What ran on the GPU; on a CPU operations that do their work themselves.", summary["Kernels"]),
     )
-    settings = "\n".join(f"{name}: {value}" for name, value in profile.setting.items())
+    settings = "\n".join(f"{name.replace('_', ' ')}: {plain(value)}" for name, value in profile.settings.items())
     sections = (
         Section(
             title="Phases",

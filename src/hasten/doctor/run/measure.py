@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
@@ -245,32 +246,27 @@ class TimedSteps:
     step_s: float
     marks: dict[str, float]
 
-    def part(self, *names: str) -> float:
-        return sum(self.marks.get(name, 0.0) for name in names)
-
 
 def run_steps(step: TrainStep, feed: Feed, *, steps: int, seconds: float, last: int) -> TimedSteps:
     """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
-    marks = Marks(step.device)
+    marks, start, numbers = Marks(step.device), time.perf_counter(), itertools.count()
     call = timed_step(step, marks)
-    start, index = time.perf_counter(), 0
     with closing(iter(feed)) as batches:
-        while index - _WARMUP < steps and (index - _WARMUP < 2 or time.perf_counter() - start < seconds):
-            if index == _WARMUP:
-                synchronize(step.device)
-                begin = time.perf_counter()
-                marks.begin()
+
+        def run() -> None:
             batch = next(batches)
             marks.mark("batch")
-            call(batch["image"], batch["label"], min(index, last - 1))
+            call(batch["image"], batch["label"], min(next(numbers), last - 1))
             marks.mark("around")
-            index += 1
+
+        for _ in range(_WARMUP):
+            run()
         synchronize(step.device)
-    count = index - _WARMUP
-    step_s = (time.perf_counter() - begin) / count
-    return TimedSteps(
-        steps=count, step_s=step_s, marks={name: value / count for name, value in marks.seconds().items()}
-    )
+        marks.begin()
+        left_s = start + seconds - time.perf_counter()
+        step_s = mean_seconds(lambda _: run(), steps=steps, seconds=left_s, device=step.device)
+    count = next(numbers) - _WARMUP
+    return TimedSteps(steps=count, step_s=step_s, marks={name: each / count for name, each in marks.seconds().items()})
 
 
 def feed_alone(feed: Feed, *, steps: int, seconds: float, device: torch.device) -> float:
@@ -314,14 +310,14 @@ def split_of(
     to the device. busy_s: of a step in which a GPU computes; the host's launches are the rest of forward and backward.
     captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one.
     """
-    parts = {name: ran.part(name) for name in ("forward", "backward", "optimizer")}
-    copies = 0.0 if inline else min(ran.part("batch"), copy_s)
-    parts |= {"sample" if inline else "wait": ran.part("batch") - copies, "host_to_device": copies}
+    parts = {name: ran.marks[name] for name in ("forward", "backward", "optimizer")}
+    copies = 0.0 if inline else min(ran.marks["batch"], copy_s)
+    parts |= {"sample" if inline else "wait": ran.marks["batch"] - copies, "host_to_device": copies}
     compute = parts["forward"] + parts["backward"]
     launch_s = 0.0 if busy_s is None else min(compute, max(0.0, compute + parts["optimizer"] - busy_s))
     if compute > 0:
         parts |= {name: parts[name] * (1 - launch_s / compute) for name in ("forward", "backward")}
-    parts["overhead"] = ran.part("around") + launch_s
+    parts["overhead"] = ran.marks["around"] + launch_s
     # The parts add up to a step: what is left over is the interpreter's.
     total = sum(parts.values())
     if total > ran.step_s:

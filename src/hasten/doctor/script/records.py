@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.doctor.finding import Finding, FindingText, gain_of
+from hasten.doctor.finding import Finding, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
@@ -98,13 +98,10 @@ class ProcessRecord:
         """Code line that makes the loader that trains; that of the network if there is none."""
         return next((each["site"] for each in self.training_loaders), self.root_site)
 
-    def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
+    def finding(self, found: Finding, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
         """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
         more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
-        where = place(site)
-        return Finding(
-            name=text.name, title=text.title, where=where, cure=text.cure, edit=text.edit, cost_s=cost_s, **more
-        )
+        return replace(found, where=place(site), cost_s=cost_s, **more)
 
 
 def place(site: str) -> str:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.doctor.finding import WAITS, Edit, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
 from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.source import follows_device
@@ -24,13 +24,13 @@ HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
 _MORE_AHEAD = Edit(LOADERS, (("prefetch_factor", "4"),))
 _PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
-_HEAVY_ITEMS = FindingText(
+_HEAVY_ITEMS = Finding(
     "heavy-items",
     "the items cost so much work that no number of workers hides all of it",
     "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
     "hasten.compile_transforms(chain)",
 )
-_UNPINNED_MEMORY = FindingText(
+_UNPINNED_MEMORY = Finding(
     "unpinned-memory",
     "batches are copied to the GPU from pageable memory, and the host waits for each copy",
     "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
@@ -62,7 +62,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     workers = min(4, usable_cores())
     cure, edit = with_workers(workers)
     yield record.finding(
-        FindingText(name, title, cure, edit),
+        Finding(name, title, cure, edit),
         loader["site"],
         evidence=evidence,
         cost_s=wait,

@@ -50,7 +50,7 @@ def run(session: Any) -> dict[str, Any]:
     ):
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
     begin, others = time.perf_counter(), Others()
-    results: dict[str, Any] = {"cores": session.cores}
+    results: dict[str, Any] = {}
     steps = weighted_steps(session)[1:]
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
@@ -59,7 +59,7 @@ def run(session: Any) -> dict[str, Any]:
         session.finished = False
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
-        calls, reason, results["device"] = _calls(session)
+        calls, reason = _calls(session)
         expected = _expected(steps, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
         hopeless = [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]
@@ -96,7 +96,6 @@ def _expected(steps: list[dict[str, Any]], names: Iterable[str]) -> dict[str, fl
 
 
 def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    begin = time.perf_counter()
     try:
         result = call(seconds)
     except Exception as error:
@@ -106,12 +105,11 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
         gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    result["took_s"] = time.perf_counter() - begin
     return result
 
 
-def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
-    """The experiments to run, why the others aren't, and the type of the device."""
+def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str]:
+    """The experiments to run, and why the others aren't."""
     net, reason = next(iter(exp_net.nets(session)), None), ""
     if net is None:
         reason = "no network that trains was called with a batch"
@@ -124,7 +122,7 @@ def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], 
     if not reason:
         for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
             calls[name] = functools.partial(_on_net, getattr(exp_net, name), net, session)
-    return calls, reason, "cpu" if net is None else net.device.type
+    return calls, reason
 
 
 def _cycle(net: Any) -> Callable[[], object] | None:

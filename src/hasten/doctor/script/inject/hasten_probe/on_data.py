@@ -43,7 +43,13 @@ def _note(session: Session, loader: Any, site: str) -> None:
     kind = _kind(loader)
     facts = next((each for each in session.all_loaders if _replaces(loader, site, kind, each)), None)
     if facts is None:
-        facts = _new_facts(site, kind)
+        facts = {
+            "site": site,
+            "kind": kind,
+            "own_thread": False,
+            "passes": [],  # the step at which each began, and the seconds until its first batch
+            **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
+        }
         session.all_loaders.append(facts)
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
@@ -65,16 +71,6 @@ def _kind(loader: Any) -> list[Any]:
     except Exception:  # an iterable one has none
         length = -1
     return [type(loader.dataset).__qualname__, length, getattr(loader, "batch_size", None)]
-
-
-def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
-    return {
-        "site": site,
-        "kind": kind,
-        "own_thread": False,
-        "passes": [],  # the step at which each began, and the seconds until its first batch
-        **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
-    }
 
 
 def settings(loader: Any) -> dict[str, Any]:

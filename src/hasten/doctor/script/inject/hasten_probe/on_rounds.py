@@ -31,7 +31,11 @@ _MOST = 0.9
 
 def install(session: Session) -> None:
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        after_import(name, lambda name=name: session.around(sys.modules[name].Trainer, "__init__", _make_trainer))
+
+        def limit(name: str = name) -> None:
+            session.around(sys.modules[name].Trainer, "__init__", _make_trainer)
+
+        after_import(name, limit)
 
 
 def _make_trainer(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:

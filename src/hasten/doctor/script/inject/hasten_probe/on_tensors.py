@@ -116,7 +116,6 @@ def _move(session: Session, original: Callable[..., Any], self: Any, *args: Any,
         copies = session.copies
         if session.index > 0 and session.validating is None:
             copies["count"] += 1
-            copies["bytes"] += self.numel() * self.element_size()
             copies["pinned"] += bool(after == "cuda" and self.is_pinned())
             copies["seconds"] += elapsed
     else:

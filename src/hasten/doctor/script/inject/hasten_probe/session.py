@@ -119,7 +119,7 @@ class Session:
         self.losses: list[Any] = []
         """Tensors of the scalar on which each step went backward, read at the end."""
         self.saves: list[dict[str, Any]] = []
-        self.copies: dict[str, Any] = {"count": 0, "bytes": 0, "pinned": 0, "seconds": 0.0}
+        self.copies: dict[str, Any] = {"count": 0, "pinned": 0, "seconds": 0.0}
         self.validations: list[dict[str, Any]] = []
         self.validating: dict[str, Any] | None = None
         self.compiled_functions = 0
