@@ -82,7 +82,7 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
     ("arguments", "word"),
     [
         (["--"], "name a command"),
-        (["set", "--", "python", "a.py"], "SOURCE: not for a script"),
+        (["set", "--", "python", "a.py"], "source: not for a script"),
         (["--for", "tpu", "--", "python", "a.py"], "only choice is cuda"),
         (["--for", "cuda"], "--for: not for the machine"),
         (["set", "--for", "cuda"], "--for: not for a run"),
@@ -90,7 +90,7 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
         (["-q", "--json"], "name one"),
         (
             ["set", "a.b=1", "--compare", "a", "b", "--out", "c", "--steps", "20", "--seconds", "60", "--for", "cuda"],
-            "--out, --steps, --seconds, --for, SOURCE, overrides: not for --compare",
+            "source, overrides, --steps, --seconds, --out, --for: not for --compare",
         ),
         (["--compare", "a", "b", "--", "python", "a.py"], "-- COMMAND: not for --compare"),
         (["--out", __file__, "--", "python", "a.py"], "is a file"),

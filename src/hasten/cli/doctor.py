@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,18 +26,8 @@ _TAKES = {
     "the machine": {"out"},
 }
 """What applies to each, beside --json and --quiet."""
-_WORDS = {"for_": "--for", "source": "SOURCE", "overrides": "overrides"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    result: Any
-    verdict: str
-    """For --quiet; "" prints nothing."""
-    lines: Callable[[], list[str]]
-    page: Callable[[Path], Path] | None
-    """Writes the page; None if there is none."""
-    exit_code: int = 0
+_Outcome = tuple[Any, str, Callable[[], list[str]], Callable[[Path], Path] | None, int]
+"""The result, its verdict for --quiet ("" prints nothing), what makes its lines and its page, and the exit code."""
 
 
 class DoctorCommand(TyperCommand):
@@ -87,27 +76,30 @@ def doctor(
     _check_options(ctx, command)
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")
-    _check_folder(out)
-    progress = _silent if json or quiet else _progress
+    if out is not None:
+        _check_folder(out)
+    # To standard error, as the result on standard output may be piped.
+    progress = None if json or quiet else lambda line: echo(f"{line} ...", fg="bright_black", err=True)
     if compare is not None:
         outcome = _comparison(*compare)
     elif command is not None:
-        outcome = _script(command, steps, seconds, assume_cuda=for_ is not None, quiet=json)
+        outcome = _script(command, steps=steps, seconds=seconds, assume_cuda=for_ is not None, quiet=json)
     elif source is not None:
-        outcome = _run(source, overrides or [], steps, seconds, progress)
+        outcome = _run(source, overrides or [], steps=steps, seconds=seconds, echo=progress)
     else:
         outcome = _machine(progress)
+    result, verdict, lines, page, exit_code = outcome
     if json:
-        echo(json_text(outcome.result).rstrip("\n"))
-    elif text := outcome.verdict if quiet else "\n".join(outcome.lines()):
+        echo(json_text(result).rstrip("\n"))
+    elif text := verdict if quiet else "\n".join(lines()):
         echo(fitted(text, sys.stdout))
     if out is not None:
         with writing_to(out):
-            write_json(out / JSON, outcome.result)
-        written = outcome.page(out / PAGE) if outcome.page is not None else out / JSON
-        if not json and (outcome.verdict or not quiet):
+            write_json(out / JSON, result)
+        written = page(out / PAGE) if page is not None else out / JSON
+        if not json and (verdict or not quiet):
             echo(f"written    {written}")
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(exit_code)
 
 
 def _check_options(ctx: typer.Context, command: list[str] | None) -> None:
@@ -115,7 +107,8 @@ def _check_options(ctx: typer.Context, command: list[str] | None) -> None:
     given = {name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")}
     mode = "a script after --" if command is not None else "a run" if "source" in given else "the machine"
     mode = "--compare" if "compare" in given else mode
-    ignored = [_WORDS.get(name, f"--{name}") for name in ctx.params if name in given - {"json", "quiet"} - _TAKES[mode]]
+    unused = given - {"json", "quiet"} - _TAKES[mode]
+    ignored = [each.opts[0] for each in ctx.command.params if each.name in unused]
     ignored += ["-- COMMAND"] if command is not None and "compare" in given else []
     if ignored:
         raise ValueError(f"{', '.join(ignored)}: not for {mode}, which would ignore it; leave it out")
@@ -125,9 +118,7 @@ def _check_options(ctx: typer.Context, command: list[str] | None) -> None:
         raise ValueError("--: name a command after it, as in hasten doctor -- ./run.sh")
 
 
-def _check_folder(out: Path | None) -> None:
-    if out is None:
-        return
+def _check_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
     if (out / RUN_YAML).exists():
@@ -138,26 +129,25 @@ def _comparison(before: Path, after: Path) -> _Outcome:
     from hasten.doctor.script.compare import compare, lines
 
     result = compare(before, after)
-    return _Outcome(result, lines(result)[0], partial(lines, result), None)
+    return result, lines(result)[0], partial(lines, result), None, 0
 
 
-def _script(command: list[str], steps: int, seconds: float, *, assume_cuda: bool, quiet: bool) -> _Outcome:
+def _script(command: list[str], **options: Any) -> _Outcome:
     from hasten.doctor.script.doctor import content_of, diagnose_script, lines, write_page
 
-    report = diagnose_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=quiet)
+    report = diagnose_script(command, **options)
     page = partial(write_page, report) if report.diagnosis is not None else None
-    return _Outcome(content_of(report), "", partial(lines, report), page, report.exit_code)
+    return content_of(report), "", partial(lines, report), page, report.exit_code
 
 
-def _machine(progress: Callable[[str], None]) -> _Outcome:
+def _machine(progress: Callable[[str], None] | None) -> _Outcome:
     from hasten.doctor.environment.examine import examine, lines, verdict, write_page
 
     found = examine(echo=progress)
-    page = partial(write_page, found)
-    return _Outcome(found, verdict(found), partial(lines, found), page, 1 if found.level == "bad" else 0)
+    return found, verdict(found), partial(lines, found), partial(write_page, found), int(found.level == "bad")
 
 
-def _run(source: str, overrides: list[str], steps: int, seconds: float, progress: Callable[[str], None]) -> _Outcome:
+def _run(source: str, overrides: list[str], **options: Any) -> _Outcome:
     path = expanded(source)
     if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
         raise ValueError(f"{source}: a script goes after --, as in hasten doctor -- python train.py --its options")
@@ -166,15 +156,6 @@ def _run(source: str, overrides: list[str], steps: int, seconds: float, progress
     from hasten.config.url import shown
     from hasten.doctor.run.doctor import diagnose_run, lines, write_page
 
-    report = diagnose_run(config, steps=steps, seconds=seconds, echo=progress)
+    report = diagnose_run(config, **options)
     page = partial(write_page, report, source=Path(shown(source)).name or source)
-    return _Outcome(report, report.diagnosis.sentence, partial(lines, report), page)
-
-
-def _silent(line: str) -> None:
-    pass
-
-
-def _progress(line: str) -> None:
-    """Progress is printed to standard error, as the result on standard output may be piped."""
-    echo(f"{line} ...", fg="bright_black", err=True)
+    return report, report.diagnosis.sentence, partial(lines, report), page, 0
