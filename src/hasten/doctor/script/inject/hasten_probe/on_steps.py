@@ -35,9 +35,6 @@ _COPIED = (
 )
 """What the record has from the session as it is."""
 
-_SPIN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY")
-"""Variables that say how OpenMP's threads wait."""
-
 
 def install(session: Session) -> None:
     session.around(torch.optim.Optimizer, "__init__", _make)
@@ -289,7 +286,7 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "steps": weighted_steps(session),
         "losses": [None if each is None else float(each) for each in list(session.losses)],
         "cores": session.cores,
-        "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
+        "spin": {name: os.environ[name] for name in session.wanted["spin"] if os.environ.get(name)},
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},
     }
 
