@@ -161,7 +161,7 @@ def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str]
         run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)
         for gpu in (False, True):
             records = [dataclasses.replace(record, assume_cuda=gpu) for record in run.records]
-            output = judge(dataclasses.replace(run, records=records), gpu)
+            output = judge(dataclasses.replace(run, records=records))
             bound = output.diagnosis.bound if output.diagnosis else run.ended
             one = score(script, output.findings, gpu)
             facts = {

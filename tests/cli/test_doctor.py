@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.main import _Guarded
 from hasten.config.load import dump_run
-from hasten.doctor import script
 from hasten.doctor.environment import examine as machine
 from hasten.doctor.run import doctor as run
+from hasten.doctor.script import doctor as script
 from hasten.observe.rundir import RUN_YAML
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import config_of
@@ -34,10 +34,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """What the verb asked for; each mode has tests of its own."""
     made: list[tuple[str, Any]] = []
 
-    def doctor_script(command: list[str], **options: Any) -> int:
+    def diagnose_script(command: list[str], **options: Any) -> Any:
         made.append(("script", (command, options)))
-        options["echo"]("the verdict")
-        return 7
+        return SimpleNamespace(diagnosis=None, exit_code=7)
 
     def examine(**options: Any) -> Any:
         made.append(("machine", options))
@@ -48,7 +47,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         sentence = "The training is compute-bound: 90% of its time is the step itself."
         return SimpleNamespace(diagnosis=SimpleNamespace(sentence=sentence))
 
-    monkeypatch.setattr(script, "doctor_script", doctor_script)
+    monkeypatch.setattr(script, "diagnose_script", diagnose_script)
+    monkeypatch.setattr(script, "content_of", lambda report: {})
+    monkeypatch.setattr(script, "lines", lambda report: ["the verdict"])
     monkeypatch.setattr(machine, "examine", examine)
     monkeypatch.setattr(run, "diagnose_run", diagnose_run)
     return made
@@ -80,10 +81,19 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--"], "name one command"),
-        (["set", "--", "python", "a.py"], "nothing but options before it"),
+        (["--"], "name a command"),
+        (["set", "--", "python", "a.py"], "source: not for a script"),
         (["--for", "tpu", "--", "python", "a.py"], "only choice is cuda"),
-        (["--for", "cuda"], "scripts only"),
+        (["--for", "cuda"], "--for: not for the machine"),
+        (["set", "--for", "cuda"], "--for: not for a run"),
+        (["--steps", "9", "--seconds", "9"], "--steps, --seconds: not for the machine"),
+        (["-q", "--json"], "name one"),
+        (
+            ["set", "a.b=1", "--compare", "a", "b", "--out", "c", "--steps", "20", "--seconds", "60", "--for", "cuda"],
+            "source, overrides, --steps, --seconds, --out, --for: not for --compare",
+        ),
+        (["--compare", "a", "b", "--", "python", "a.py"], "-- COMMAND: not for --compare"),
+        (["--out", __file__, "--", "python", "a.py"], "is a file"),
         (["train.py"], "hasten doctor -- python train.py"),
         (["python", "train.py"], "hasten doctor -- python train.py"),
         (["no-such-set"], "no such file or folder"),

@@ -56,7 +56,7 @@ def findings() -> set[str]:
 
 def named_in(source: str) -> set[str]:
     """Names with which findings are made in so many words."""
-    made = r'(?:Finding\(\s*name=|FindingText\(\s*)"([a-z]+(?:-[a-z]+)*)"'
+    made = r'Finding\(\s*(?:name=)?"([a-z]+(?:-[a-z]+)*)"'
     return set(re.findall(made, source))
 
 

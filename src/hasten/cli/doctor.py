@@ -16,11 +16,18 @@ from hasten.cli.terminal import duration_from, echo, fitted
 from hasten.files import expanded
 from hasten.observe.rundir import RUN_YAML, json_text, write_json, writing_to
 
-_Outcome = tuple[Any, str, Callable[[], list[str]], Callable[[Path], Path]]
-"""The result, its verdict, what makes its lines, and what writes its page."""
 PAGE, JSON = "doctor.html", "doctor.json"
 """File names in the folder --out."""
 _COMMAND = "hasten.doctor.command"
+_TAKES = {
+    "--compare": {"compare"},
+    "a script after --": {"steps", "seconds", "out", "for_"},
+    "a run": {"source", "overrides", "steps", "seconds", "out"},
+    "the machine": {"out"},
+}
+"""What applies to each, beside --json and --quiet."""
+_Outcome = tuple[Any, str, Callable[[], list[str]], Callable[[Path], Path] | None, int]
+"""The result, its verdict for --quiet ("" prints nothing), what makes its lines and its page, and the exit code."""
 
 
 class DoctorCommand(TyperCommand):
@@ -66,71 +73,81 @@ def doctor(
     Exit code: of a script its own; of the machine 1 if something is bad; else 0.
     """
     command = ctx.meta.get(_COMMAND)
-    if compare is not None:
-        if command is not None or source is not None:
-            raise ValueError("--compare: reads what was watched; name no SOURCE and no command beside it")
-
-        from hasten.doctor.script import compare as comparison
-
-        result = comparison.compare(*compare)
-        echo(json_text(result).rstrip("\n")) if json else _print("\n".join(comparison.lines(result)))
-        return
+    _check_options(ctx, command)
     if for_ not in (None, "cuda"):
         raise ValueError(f"--for {for_}: the only choice is cuda")
-    if command is not None:
-        if source is not None or not command:
-            raise ValueError("--: name one command after it, and nothing but options before it, as in -- ./run.sh")
-
-        from hasten.doctor.script import doctor_script
-
-        code = doctor_script(
-            command,
-            steps=steps,
-            seconds=seconds,
-            out=out,
-            assume_cuda=for_ is not None,
-            echo=echo if json else _silent if quiet else _print,
-            as_json=json,
-        )
-        raise typer.Exit(code)
-    if for_ is not None:
-        raise ValueError("--for: is for scripts only: hasten doctor --for cuda -- python train.py")
-    _check_folder(out)
-    progress = _silent if json or quiet else _progress
-    if source is None:
-        result, verdict, lines, page = _machine(progress)
+    if out is not None:
+        _check_folder(out)
+    # To standard error, as the result on standard output may be piped.
+    progress = None if json or quiet else lambda line: echo(f"{line} ...", fg="bright_black", err=True)
+    if compare is not None:
+        outcome = _comparison(*compare)
+    elif command is not None:
+        outcome = _script(command, steps=steps, seconds=seconds, assume_cuda=for_ is not None, quiet=json)
+    elif source is not None:
+        outcome = _run(source, overrides or [], steps=steps, seconds=seconds, echo=progress)
     else:
-        result, verdict, lines, page = _run(source, overrides or [], steps, seconds, progress)
+        outcome = _machine(progress)
+    result, verdict, lines, page, exit_code = outcome
     if json:
         echo(json_text(result).rstrip("\n"))
-    else:
-        _print(verdict if quiet else "\n".join(lines()))
+    elif text := verdict if quiet else "\n".join(lines()):
+        echo(fitted(text, sys.stdout))
     if out is not None:
         with writing_to(out):
             write_json(out / JSON, result)
-        written = page(out / PAGE)
-        if not json:
-            echo(f"page       {written}")
-    raise typer.Exit(1 if source is None and result.level == "bad" else 0)
+        written = page(out / PAGE) if page is not None else out / JSON
+        if not json and (verdict or not quiet):
+            echo(f"written    {written}")
+    raise typer.Exit(exit_code)
 
 
-def _check_folder(out: Path | None) -> None:
-    if out is None:
-        return
+def _check_options(ctx: typer.Context, command: list[str] | None) -> None:
+    """Raises ValueError for what would be ignored."""
+    given = {name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")}
+    mode = "a script after --" if command is not None else "a run" if "source" in given else "the machine"
+    mode = "--compare" if "compare" in given else mode
+    unused = given - {"json", "quiet"} - _TAKES[mode]
+    ignored = [each.opts[0] for each in ctx.command.params if each.name in unused]
+    ignored += ["-- COMMAND"] if command is not None and "compare" in given else []
+    if ignored:
+        raise ValueError(f"{', '.join(ignored)}: not for {mode}, which would ignore it; leave it out")
+    if {"json", "quiet"} <= given:
+        raise ValueError("--json, --quiet: each says what is printed; name one")
+    if command == []:
+        raise ValueError("--: name a command after it, as in hasten doctor -- ./run.sh")
+
+
+def _check_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
     if (out / RUN_YAML).exists():
         raise ValueError(f"--out {out}: holds a run, which is left alone; name another folder")
 
 
-def _machine(progress: Callable[[str], None]) -> _Outcome:
+def _comparison(before: Path, after: Path) -> _Outcome:
+    from hasten.doctor.script.compare import compare, lines
+
+    result = compare(before, after)
+    return result, lines(result)[0], partial(lines, result), None, 0
+
+
+def _script(command: list[str], **options: Any) -> _Outcome:
+    from hasten.doctor.script.doctor import content_of, diagnose_script, lines, write_page
+
+    report = diagnose_script(command, **options)
+    page = partial(write_page, report) if report.diagnosis is not None else None
+    return content_of(report), "", partial(lines, report), page, report.exit_code
+
+
+def _machine(progress: Callable[[str], None] | None) -> _Outcome:
     from hasten.doctor.environment.examine import examine, lines, verdict, write_page
 
-    findings = examine(echo=progress)
-    return findings, verdict(findings), partial(lines, findings), partial(write_page, findings)
+    found = examine(echo=progress)
+    return found, verdict(found), partial(lines, found), partial(write_page, found), int(found.level == "bad")
 
 
-def _run(source: str, overrides: list[str], steps: int, seconds: float, progress: Callable[[str], None]) -> _Outcome:
+def _run(source: str, overrides: list[str], **options: Any) -> _Outcome:
     path = expanded(source)
     if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
         raise ValueError(f"{source}: a script goes after --, as in hasten doctor -- python train.py --its options")
@@ -139,19 +156,6 @@ def _run(source: str, overrides: list[str], steps: int, seconds: float, progress
     from hasten.config.url import shown
     from hasten.doctor.run.doctor import diagnose_run, lines, write_page
 
-    report = diagnose_run(config, steps=steps, seconds=seconds, echo=progress)
-    name = Path(shown(source)).name or source
-    return report, report.diagnosis.sentence, partial(lines, report), partial(write_page, report, source=name)
-
-
-def _print(text: str) -> None:
-    echo(fitted(text, sys.stdout))
-
-
-def _silent(line: str) -> None:
-    pass
-
-
-def _progress(line: str) -> None:
-    """Progress is printed to standard error, as the result on standard output may be piped."""
-    echo(f"{line} ...", fg="bright_black", err=True)
+    report = diagnose_run(config, **options)
+    page = partial(write_page, report, source=Path(shown(source)).name or source)
+    return report, report.diagnosis.sentence, partial(lines, report), page, 0

@@ -24,8 +24,7 @@ def profile(
 
     config = run_from(source, overrides or [])
 
-    from hasten.doctor.profile.take import take
-    from hasten.doctor.profile.write import PAGE, SUMMARY, TRACE, write
+    from hasten.doctor.profile.take import PAGE, SUMMARY, TRACE, take, write
     from hasten.observe.clock import Clock
     from hasten.observe.ranges import NVTX
 

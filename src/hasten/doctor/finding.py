@@ -45,29 +45,19 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingText:
-    """What of a finding does not depend on the measurement: see `Finding`."""
-
-    name: str
-    title: str
-    cure: str
-    edit: Edit | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Ready for JSON by `dataclasses.asdict`."""
+    """Ready for JSON by `dataclasses.asdict`. The first four do not depend on a measurement."""
 
     name: str
     """Short and stable, for programs, such as `no-workers`."""
     title: str
     """What is wrong, in a sentence without numbers."""
-    where: str
-    """`train.py:31` in a script, a run's setting (`sample.batch_size`), or "" if it concerns the machine."""
     cure: str
     """The remedy in one line."""
     edit: Edit | None = None
     """Change of the script's own lines that the cure is, if it is one."""
+    where: str = ""
+    """`train.py:31` in a script, a run's setting (`sample.batch_size`), or "" if it concerns the machine."""
     diff: tuple[str, ...] = ()
     """What `edit` makes of them, as lines of a unified diff; empty where that is not certain."""
     evidence: str = ""

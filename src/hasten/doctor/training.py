@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from hasten.checkpoint.file import Checkpoints
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import training_state
 from hasten.config.decision import Accelerators
+from hasten.config.url import shown
 from hasten.observe.clock import Clock
 from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory
@@ -59,6 +63,25 @@ def measured_settings(planned: RunPlan, clock: Clock) -> tuple[RunPlan, Accelera
     accelerators |= found
     planned, _, found = choose_compiled(planned, network, step_s * steps, experiments)
     return planned, accelerators | found, any(times.others > 0 for times in experiments.timed.values())
+
+
+def settings_of(components: RunComponents) -> dict[str, Any]:
+    """What the figures of a run depend on, by name."""
+    planned = components.planned
+    sample, train = planned.config.sample, planned.config.train
+    names = ("steps", "validate_every", "checkpoint_every", "optimizer", "precision", "channels_last", "compile")
+    return {
+        "data": shown(planned.config.data.source),
+        "device": str(planned.device),
+        "home": components.arena.home,
+        "train cases": len(planned.train),
+        "validation cases": len(planned.validation),
+        "patch": sample.patch,
+        "batch_size": sample.batch_size,
+        **{name: getattr(train, name) for name in (*names, "accumulate")},
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
 
 
 def validate_some(components: RunComponents, count: int) -> float:

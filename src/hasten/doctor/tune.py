@@ -9,8 +9,9 @@ from typing import Any
 
 import hasten
 from hasten.config.decision import Accelerators
-from hasten.config.load import dump_run, from_dict, to_dict, with_absolute_paths
+from hasten.config.load import dump_run, with_absolute_paths
 from hasten.config.schema import RunConfig
+from hasten.config.settled import with_settings
 from hasten.doctor.training import machine, make_folder, measured_settings, plan_run
 from hasten.observe.clock import Clock
 from hasten.observe.cores import usable_cores
@@ -19,12 +20,12 @@ from hasten.report.model import Table
 
 TUNED_YAML, TUNE_JSON = "tuned.yaml", "tune.json"
 FIELDS = {
-    "train.precision": "precision",
-    "train.channels_last": "channels-last",
-    "train.fused_kernels": "fused kernels",
-    "train.compile": "compiled network",
+    "precision": "precision",
+    "channels_last": "channels-last",
+    "fused_kernels": "fused kernels",
+    "compile": "compiled network",
 }
-"""The fields that are measured, and the accelerator whose measurement decides each."""
+"""The fields of `train` that are measured, and the accelerator whose measurement decides each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,21 +83,21 @@ def tune(config: RunConfig, out: Path, *, echo: Callable[[str], None] | None = N
 
 
 def _tuned(config: RunConfig, out: Path, clock: Clock) -> Tuned:
-    before = to_dict(config)
-    planned = plan_run(from_dict(_with(before, dict.fromkeys(FIELDS)), where="the run to measure"))
+    planned = plan_run(with_settings(config, "train", **dict.fromkeys(FIELDS)))
     measured, accelerators, busy = measured_settings(planned, clock)
-    settled = to_dict(measured.config)
     values = {
-        field: _value(settled, field)
+        field: getattr(measured.config.train, field)
         for field, name in FIELDS.items()
         if not busy and name in accelerators and accelerators[name].set_by == "measured"
     }
     name, torch_version, threads = machine(planned.device)
     return Tuned(
-        config=from_dict(_with(before, values), where="the tuned run"),
+        config=with_settings(config, "train", **values),
         out=out,
         changes={
-            field: (_value(before, field), value) for field, value in values.items() if value != _value(before, field)
+            f"train.{field}": (before, value)
+            for field, value in values.items()
+            if value != (before := getattr(config.train, field))
         },
         accelerators=accelerators,
         busy=busy,
@@ -111,20 +112,6 @@ def _tuned(config: RunConfig, out: Path, clock: Clock) -> Tuned:
             "patch": planned.config.sample.patch,
         },
     )
-
-
-def _with(tree: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The tree of a run with these fields, by their dotted names."""
-    tree = {section: dict(content) for section, content in tree.items()}
-    for field, value in values.items():
-        section, _, name = field.partition(".")
-        tree[section][name] = value
-    return tree
-
-
-def _value(tree: dict[str, Any], field: str) -> Any:
-    section, _, name = field.partition(".")
-    return tree[section][name]
 
 
 def _text(value: object) -> str:

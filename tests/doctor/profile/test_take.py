@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hasten.config.schema import RunConfig
-from hasten.doctor.profile.tables import ALL, MEMORY, OTHER, TENSOR, tables_of
-from hasten.doctor.profile.take import Taken, take
-from hasten.doctor.profile.write import write
+from hasten.doctor.profile.tables import ALL, MEMORY, OTHER, TENSOR, summarise
+from hasten.doctor.profile.take import Taken, take, write
 from hasten.observe.ranges import PHASES
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import config_of
@@ -36,7 +35,7 @@ def out(taken: Taken, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_phase_of_a_run_is_seen_as_often_as_it_was(taken: Taken) -> None:
-    seen = {name: row["# Calls"] for name, row in tables_of(taken.profiler).phases.items()}
+    seen = {name: row["# Calls"] for name, row in summarise(taken.profiler)["Phases"].items()}
     each = dict.fromkeys(("data loading", "forward", "backward", "optimizer"), STEPS)
     assert seen == {**each, "validation": 1, "checkpoint": 1, "outside the phases": 0}
     assert (taken.steps, taken.cases, taken.device) == (STEPS, 1, "CPU")
@@ -50,7 +49,7 @@ def test_the_summary_is_whole(out: Path) -> None:
     assert summary["Transforms"]["PhysicalAffine"]["# Calls"] == STEPS
     assert any("Conv3d" in name for name in summary["Modules"])
     assert summary["Run"]["Steps"] == STEPS
-    assert summary["Run"]["Settings"]["patch"] == "16 x 16 x 16"
+    assert summary["Run"]["Settings"]["patch"] == [16, 16, 16]
 
 
 def test_summary_trace_and_page_are_written(out: Path) -> None:

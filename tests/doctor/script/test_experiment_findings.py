@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from hasten.doctor.script.findings.experiments import StepTimes, findings, step_of
+from hasten.doctor.script.findings.experiments import find, step_of
+from hasten.doctor.script.records import ProcessRecord, as_record
 
 
 def arm(gain, base_s=0.1, spread=0.02, **more):
@@ -36,52 +39,58 @@ def loader(now=0, *, cpu_share=0.0, **seconds):
     }
 
 
-def tried(step_s=0.2, **more):
-    return {"cores": 4, "steps": 25, "step_s": step_s, "others": 0.0, **more}
+def tried(step_s=0.2, wait_s=0.0, rare_s=0.0, others=0.0, **experiments):
+    """Steps that take and wait so long, and what was tried after them."""
+    step = {"seconds": step_s, "parts": {"wait": wait_s, "validation": rare_s}}
+    experiments = {"cores": 4, "others": others, "workers": {"skipped": "no DataLoader"}} | experiments
+    return as_record({"steps": [step] * 25, "experiments": experiments})
 
 
 def names(record):
-    return [finding.name for finding in findings(record)]
+    return [finding.name for finding in find(record)]
 
 
 def only(record):
-    (finding,) = findings(record)
+    (finding,) = find(record)
     return finding
 
 
 def test_nothing_measured_is_nothing_found():
-    assert findings({}) == []
-    assert findings({"skipped": "several ranks"}) == []
-    assert findings({"step_s": None}) == []
+    assert find(ProcessRecord()) == []
+    assert find(as_record(tried().raw | {"experiments": {"skipped": "several ranks"}})) == []
+    assert find(as_record({"experiments": tried().experiments})) == []
     nothing = {name: {"skipped": "no time left"} for name in ("workers", "items", "autocast", "conv_bias")}
-    assert findings(tried(**nothing)) == []
-    assert findings(tried(**{name: {"error": "RuntimeError: x"} for name in nothing})) == []
+    assert find(tried(**nothing)) == []
+    assert find(tried(**{name: {"error": "RuntimeError: x"} for name in nothing})) == []
 
 
 def test_items_always_the_same():
     items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
     items |= {"site": "/s/train.py:20", "batch_size": 4, "workers": 0}
-    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    result = only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items))
     assert result.name == "uncached-items"
     assert result.gain == pytest.approx(5.0, rel=0.02)
     assert result.cost_s == pytest.approx(0.08, rel=0.05)
     assert "list" not in result.cure
     assert "for i in range(len(dataset))" in result.cure
     assert "100 MiB" in result.evidence
-    huge = only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 2**20}))
+    huge = only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items | {"free_bytes": 2**20}))
     assert "into files" in huge.cure
 
 
 def test_monai_transforms_before_the_first_random_one():
     items = {"kind": "prefix", "item_s": 0.02, "cached_s": 0.015, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
     items |= {"site": "/s/train.py:20", "batch_size": 4, "transforms": ["LoadImage", "Spacing"], "all_transforms": 5}
-    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    result = only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items))
     assert result.name == "uncached-transforms"
     assert "2 of 5" in result.title
     assert "CacheDataset" in result.cure
     assert "LoadImage, Spacing" in result.evidence
     assert result.gain == pytest.approx(0.1 / 0.04, rel=0.02)
-    assert "PersistentDataset" in only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0})).cure
+    assert (
+        "PersistentDataset"
+        in only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0})).cure
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +102,7 @@ def test_monai_transforms_before_the_first_random_one():
     ],
 )
 def test_items_that_need_no_cache(items):
-    assert names(tried(0.1, workers=loader(0, w0=0.08), items=items)) == []
+    assert names(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items)) == []
 
 
 def test_items_whose_workers_hide_them():
@@ -123,7 +132,7 @@ def test_what_shortens_the_step_is_judged_without_validations():
 )
 def test_more_workers_than_cores(loops, cure):
     workers = loader(16, w0=0.4, w4=0.2, w16=0.2) | {"loop": loops}
-    result = findings(tried(0.3, wait_s=0.2, workers=workers))
+    result = find(tried(0.3, wait_s=0.2, workers=workers))
     assert [one.name for one in result] == (["many-workers"] if cure else [])
     assert all(cure in one.cure and one.level == "finding" for one in result)
 
@@ -142,7 +151,7 @@ def test_more_workers_than_cores(loops, cure):
 )
 def test_other_numbers_of_workers_whose_whole_steps_are_faster_in_every_round(now, loops, named):
     waits = {"wait_s": 0.1, "workers": loader(now, w0=0.1) | {"loop": loops}}
-    result = findings(tried(0.2, **waits))
+    result = find(tried(0.2, **waits))
     assert [one.name for one in result] == ([named[0]] if named else [])
     assert all(named[1] in one.cure and one.gain == pytest.approx(named[2]) for one in result)
 
@@ -213,9 +222,9 @@ def test_idle_biases_are_a_note():
 
 
 def test_a_busy_machine_makes_notes_of_all_but_the_gross():
-    small = tried(0.2, autocast=arm(1.5, dtype="bfloat16"))
-    assert only(small).level == "finding"
-    busy = only(small | {"others": 1.0})
+    small = {"autocast": arm(1.5, dtype="bfloat16")}
+    assert only(tried(0.2, **small)).level == "finding"
+    busy = only(tried(0.2, others=1.0, **small))
     assert busy.level == "note"
     assert "other programs used 1.0 cores" in busy.evidence
     loops = {"loop": {"0": [0.2, 0.2], "1": [0.1, 0.1]}}
@@ -223,20 +232,19 @@ def test_a_busy_machine_makes_notes_of_all_but_the_gross():
 
 
 def test_the_step_as_far_as_it_is_known():
-    assert step_of(tried(0.2, workers=loader(0, w0=0.05))) == StepTimes(
-        step_s=0.2, batch_s=0.05, compute_s=pytest.approx(0.15), workers=0
-    )
+    step = step_of(tried(0.2, wait_s=0.05, workers=loader(0, w0=0.01)))
+    assert dataclasses.astuple(step) == pytest.approx((0.2, 0.05, 0.15, 0, 0.0))
     assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.2))).compute_s == pytest.approx(0.08)
     # Batches that others slowed down: the steps tell how fast they truly came.
-    assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.05))).batch_s == 0.2
+    assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.05))).batch_s == pytest.approx(0.2)
     assert step_of(tried(0.2, wait_s=0.001, workers=loader(2, w2=0.05))).batch_s == 0.05
-    assert step_of(tried(0.2, workers=loader(2, w2=0.05))).compute_s == 0.2
-    assert step_of(tried(0.2, wait_s=0.05, workers=loader(0, w0=0.01))).batch_s == 0.05
+    assert step_of(tried(0.2, workers=loader(2, w2=0.05))).compute_s == pytest.approx(0.2)
     assert step_of(tried(0.2, wait_s=0.05)).compute_s == pytest.approx(0.15)
+    assert step_of(tried(0.5, rare_s=0.3, wait_s=0.05)).step_s == pytest.approx(0.2)
     for known in (
         {},
         {"wait_s": 0.05},
-        {"workers": loader(0, w0=0.05)},
+        {"workers": loader(0, w0=0.05), "wait_s": 0.05},
         {"workers": loader(2, w2=0.2), "wait_s": 0.15},
     ):
         assert step_of(tried(0.2, **known)).after() == pytest.approx(0.2)

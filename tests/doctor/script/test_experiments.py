@@ -73,8 +73,7 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
         roots=[(net, "/s/t.py:3")],
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
-        steps=[{"round": 1.0, "parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
-        step_seconds=[0.5, 0.02, 0.02, 0.02, 0.02, 0.02],
+        steps=[{"round": 1.0, "seconds": 0.02, "parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         finished=False,
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
         shapes={},
@@ -117,7 +116,6 @@ def test_all_together_leave_everything_as_it_was(probe):
         result = probe.experiments.run(session)
         assert same(before, state(session))
     assert multiprocessing.active_children() == []
-    assert result["step_s"] == pytest.approx(0.02)
     for name in probe.experiments.SHARES:
         assert "error" not in result[name], result[name]
     json.dumps(result)
@@ -146,24 +144,16 @@ def test_a_failing_experiment_is_an_error_in_words(probe):
 def test_no_time_skips_all(probe):
     result = probe.experiments.run(session_of(budget_s=0.0))
     assert result["workers"]["skipped"] == result["autocast"]["skipped"] == "no time left"
+    assert result["workers"]["needs_s"] == 2.0
 
 
 def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
     session, seen = session_of(budget_s=2.0), []
     session.finished = True
-    monkeypatch.setattr(probe.experiments, "_calls", lambda one: ({}, seen.append(one.finished) or "", "cpu"))
+    monkeypatch.setattr(probe.experiments, "_calls", lambda one: ({}, seen.append(one.finished) or ""))
     probe.experiments.run(session)
     assert seen == [False]
     assert session.finished
-
-
-def test_the_wait_is_taken_from_the_steps(probe):
-    session = session_of(budget_s=0.0)
-    session.steps = [
-        {"round": 1.0, "parts": {"wait": 9.0}},
-        *({"round": 1.0, "parts": {"wait": 0.01 * n}} for n in range(6)),
-    ]
-    assert probe.experiments.run(session)["wait_s"] == pytest.approx(0.03)
 
 
 def test_workers_of_a_dataset_that_waits(probe):
@@ -254,7 +244,7 @@ def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
 
 def test_items_are_looked_at_where_workers_hide_them_too(probe):
     session = session_of(budget_s=6.0)
-    session.steps = [{"round": 1.0, "parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
+    session.steps = [{"round": 1.0, "seconds": 0.1, "parts": {"forward": 0.1}}] * 7
     result = probe.experiments.run(session)
     assert result["items"]["kind"] == "whole"
 

@@ -11,9 +11,11 @@ import time
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from hasten.cli.main import app
 from hasten.doctor.script import launch
-from hasten.doctor.script.doctor import doctor_script
+from hasten.doctor.script.doctor import diagnose_script, lines
 from hasten.doctor.script.launch import run_script
 
 TRAINS = """
@@ -72,23 +74,22 @@ def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monke
 
 def test_its_own_traceback_is_shown(script, capfd):
     path = script("raise RuntimeError('of my own')")
-    code = doctor_script([sys.executable, path], steps=5, seconds=30, out=None, assume_cuda=False, echo=print)
+    report = diagnose_script([sys.executable, path], steps=5, seconds=30)
     output = capfd.readouterr()
-    assert code == 1
+    assert report.exit_code == 1
     assert "RuntimeError: of my own" in output.err
     assert "sitecustomize" not in output.err
-    assert "failed with exit code 1" in output.out
+    assert "failed with exit code 1" in lines(report)[0]
 
 
 def test_what_never_trains_is_told_so(script):
-    lines: list[str] = []
     path = script("print('nothing to do')")
-    given = {"out": None, "assume_cuda": False, "echo": lines.append}
     with pytest.raises(ValueError, match="--steps 0"):
-        doctor_script([sys.executable, path], steps=0, seconds=1, **given)
-    assert doctor_script([sys.executable, path], steps=5, seconds=30, **given) == 0
-    assert "never trained" in lines[0]
-    assert "imported torch" in lines[0]
+        diagnose_script([sys.executable, path], steps=0, seconds=1)
+    report = diagnose_script([sys.executable, path], steps=5, seconds=30)
+    assert report.exit_code == 0
+    assert "never trained" in lines(report)[0]
+    assert "imported torch" in lines(report)[0]
 
 
 def test_what_runs_forever_is_ended_with_all_that_it_started(script, tmp_path):
@@ -269,18 +270,11 @@ def test_modules_and_shell_scripts_as_commands(script, tmp_path):
 
 @pytest.mark.slow
 def test_json_is_all_that_is_told_and_files_are_written(script, tmp_path):
-    lines: list[str] = []
-    code = doctor_script(
-        [sys.executable, script(TRAINS + "while True:\n    step()\n    print('noise')")],
-        steps=8,
-        seconds=60,
-        out=tmp_path / "told",
-        assume_cuda=False,
-        echo=lines.append,
-        as_json=True,
-    )
-    assert code == 0
-    output = json.loads("\n".join(lines))
+    path = script(TRAINS + "while True:\n    step()\n    print('noise')")
+    options = ["--json", "--steps", "8", "--out", str(tmp_path / "told")]
+    result = CliRunner().invoke(app, ["doctor", *options, "--", sys.executable, path])
+    assert result.exit_code == 0
+    output = json.loads(result.stdout)
     assert output["ended"] == "bounded"
     assert output["split"]["step_s"] > 0
     assert json.loads((tmp_path / "told" / "doctor.json").read_text())["findings"] == output["findings"]

@@ -104,7 +104,7 @@ def told_of(command: list[str], cuda: bool = False):
     run = run_script(command, steps=24, seconds=120, experiments=False, assume_cuda=cuda, quiet=True)
     assert run.ended in ("bounded", "finished"), run.output
     assert run.exit_code == 0
-    output = judge(run, cuda)
+    output = judge(run)
     assert output.diagnosis is not None
     return output.findings
 

@@ -48,7 +48,7 @@ def test_a_loader_that_each_epoch_builds_anew_is_one_loader(tmp_path: Path) -> N
         training, validation = record.listed("loaders")
         assert (training["training"], validation["training"]) == (40, 0)
         assert record.training_loaders == [training]
-        assert len(training["starts"]) == 14
+        assert len(training["passes"]) == 14
         report = judge(run)
         assert report.diagnosis is not None
         assert report.diagnosis.bound == "input"

@@ -102,9 +102,12 @@ def test_the_probe_is_there_where_it_is_wanted_and_imports_no_torch(wanted, word
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=30)
 
 
-def test_what_json_does_not_know_is_made_plain(probe):
-    given = {1: math.nan, "a": (math.inf, {2}), "b": Path("x"), "c": None, "d": [True, 1, 0.5]}
-    assert probe("on_steps").plain(given) == {"1": None, "a": [None, [2]], "b": "x", "c": None, "d": [True, 1, 0.5]}
+def test_what_json_does_not_know_is_made_plain(probe, monkeypatch, tmp_path):
+    given = {"steps": [{}], "a": (math.inf, math.nan), "b": Path("x"), "d": [True, 1, 0.5]}
+    monkeypatch.setattr(probe("on_steps"), "_gather", lambda session, ended: given)
+    probe("on_steps").write(SimpleNamespace(out=tmp_path), "exit")
+    (record,) = read_records(tmp_path)
+    assert record.raw == {"steps": [{}], "a": [None, None], "b": "x", "d": [True, 1, 0.5]}
 
 
 def test_records_half_written_or_without_steps_are_left_out(tmp_path):

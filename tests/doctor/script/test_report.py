@@ -12,6 +12,7 @@ from hasten.doctor.script import doctor
 from hasten.doctor.script.launch import ScriptRun
 from hasten.doctor.script.records import as_record
 from hasten.doctor.show import finding_lines
+from hasten.observe.rundir import json_text
 
 SITE = "/s/train.py:10"
 
@@ -43,7 +44,7 @@ def test_how_it_ended(given, message):
 
 
 def test_the_summary_has_verdict_findings_and_cures_in_order():
-    lines = "\n".join(doctor.summary(doctor.judge(run())))
+    lines = "\n".join(doctor.lines(doctor.judge(run())))
     assert "compute-bound: 80% of its time" in lines
     assert "; 20% goes into" in lines
     assert lines.index("[gc-collect]") < lines.index("[anomaly-detection]")
@@ -53,7 +54,7 @@ def test_the_summary_has_verdict_findings_and_cures_in_order():
 
 
 def test_a_busy_machine_is_told():
-    lines = doctor.summary(doctor.judge(run(), others=1.2))
+    lines = doctor.lines(doctor.judge(run(), others=1.2))
     assert lines[-1] == "warning: other programs used 1.2 cores meanwhile: costs and gains are rough"
 
 
@@ -61,7 +62,7 @@ def test_few_steps_are_told_and_not_judged():
     output = doctor.judge(run(steps=3))
     assert output.diagnosis is None
     assert output.findings == ()
-    assert "too few steps" in doctor.summary(output)[1]
+    assert "too few steps" in doctor.lines(output)[1]
 
 
 def clean(wait=0.0, **experiments):
@@ -75,16 +76,16 @@ def clean(wait=0.0, **experiments):
 
 
 def test_no_more_is_told_than_was_seen():
-    lines = doctor.summary(clean(cores=2))
+    lines = doctor.lines(clean(cores=2))
     assert lines[-1] == "no fault found: the script does what can be seen from outside as it should"
     unseen = clean(cores=2)
     unseen.run.records[0].raw.update(validations=[], saves=[])
-    assert doctor.summary(unseen)[-2:] == [
+    assert doctor.lines(unseen)[-2:] == [
         "no fault found in what was seen of the script",
         "not seen    a validation, a checkpoint",
     ]
     # The verdict itself names a loss that no rule explains.
-    lines = doctor.summary(clean(wait=0.8, cores=2))
+    lines = doctor.lines(clean(wait=0.8, cores=2))
     assert lines[-1] == "no fault found that explains why the training is input-bound; look there yourself"
 
 
@@ -98,17 +99,17 @@ def test_no_more_is_told_than_was_seen():
 )
 def test_what_could_not_be_tried_is_told(tmp_path, experiments, why):
     report = clean(**experiments)
-    assert doctor.summary(report)[-2:] == [
+    assert doctor.lines(report)[-2:] == [
         "no fault found so far, but not everything was tried",
         f"not tried   {why}",
     ]
-    page = doctor.write(report, tmp_path)[1].read_text()
+    page = doctor.write_page(report, tmp_path / "doctor.html").read_text()
     assert "No fault found so far, but not everything was tried." in page
 
 
 def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
     late = {"skipped": "a call takes 2 s, and 5 rounds of two are wanted", "needs_s": 22.4}
-    lines = doctor.summary(clean(autocast=late, items={"skipped": "no DataLoader"}))
+    lines = doctor.lines(clean(autocast=late, items={"skipped": "no DataLoader"}))
     output = "\n".join(lines)
     assert "no fault found so far, but not everything was tried" in output
     assert f"not tried   autocast in bfloat16: {late['skipped']}; needs 22 s" in output
@@ -118,24 +119,17 @@ def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
 
 def test_page_and_json_hold_it_all(tmp_path):
     output = doctor.judge(run(), others=0.9)
-    paths = doctor.write(output, tmp_path / "deep" / "out")
-    assert [path.name for path in paths] == ["doctor.json", "doctor.html"]
-    saved = json.loads(paths[0].read_text())
+    saved = json.loads(json_text(doctor.content_of(output)))
     assert [each["name"] for each in saved["findings"]] == ["gc-collect", "anomaly-detection"]
-    page = paths[1].read_text()
+    page = doctor.write_page(output, tmp_path / "doctor.html").read_text()
     for words in ("/s/train.py:12", "0.9 cores"):
         assert words in page.replace("<wbr>", "")
 
 
-def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
+def test_what_had_to_be_stopped_untrained_is_a_failure():
     """Otherwise the script's own code is passed on."""
-    lines: list[str] = []
     for ended, code, steps, given in (("never trained", 137, 0, 2), ("crashed", 3, 20, 3), ("bounded", 0, 20, 0)):
-        watched = run(ended, code, steps)
-        monkeypatch.setattr(doctor, "run_script", lambda *args, _run=watched, **kwargs: _run)
-        options = {"steps": 5, "seconds": 5, "out": None, "assume_cuda": False, "echo": lines.append}
-        assert doctor.doctor_script(["python", "t.py"], **options) == given
-    assert "never trained" in lines[0]
+        assert doctor.judge(run(ended, code, steps)).exit_code == given
 
 
 def test_notes_of_one_kind_are_one_entry_on_the_terminal():

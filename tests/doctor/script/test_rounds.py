@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hasten.doctor.script.doctor import ScriptReport, judge, summary
+from hasten.doctor.script.doctor import ScriptReport, judge, lines
 from hasten.doctor.script.launch import INJECT, run_script
 
 FAULTY = """
@@ -78,7 +79,7 @@ def watched(folder: Path, text: str, steps: int = 30) -> ScriptReport:
     script.write_text(text.replace("FILE", repr(str(folder / "last.pt"))))
     run = run_script([sys.executable, str(script)], steps=steps, seconds=60, assume_cuda=True, quiet=True)
     assert run.records, run.output
-    return judge(run, assume_cuda=True)
+    return judge(run)
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +139,12 @@ assert DATA in FAULTY
 
 
 def test_what_was_not_seen_is_told_with_the_steps_that_lead_there(tmp_path: Path, faulty: ScriptReport) -> None:
-    assert not any(line.startswith("not seen") for line in summary(faulty))
+    assert not any(line.startswith("not seen") for line in lines(faulty))
     loop = "    for image, label in loader:\n"
     by_hand = "    batches = iter(loader)\n    while True:\n        image, label = next(batches)\n"
     report = watched(tmp_path, HEALTHY.replace(DATA, LONG).replace(loop, by_hand), steps=10)
     kinds = "a validation, a checkpoint, a second pass over the data"
-    assert f"not seen    {kinds}; a pass has 100 batches, so give it --steps 110" in summary(report)
+    assert f"not seen    {kinds}; a pass has 100 batches, so give it --steps 110" in lines(report)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,7 @@ def test_a_pass_ends_early_so_that_what_follows_it_is_seen(long: tuple[ScriptRep
     assert [step["round"] for step in report.run.records[0].listed("steps") if step["round"] < 1] == [0.12, 0.06]
     names = {each.name for each in report.findings}
     assert {"validation-graph", "training-cases-validated", "hooks-pile-up", "repeated-forward"} <= names
-    assert not any(line.startswith("not seen") for line in summary(report))
+    assert not any(line.startswith("not seen") for line in lines(report))
 
 
 def test_what_was_there_before_is_not_overwritten_after_a_pass_that_ended_early(
@@ -173,12 +174,12 @@ def test_what_was_there_before_is_not_overwritten_after_a_pass_that_ended_early(
 
 def test_a_round_counts_for_the_share_of_the_pass_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(INJECT))
-    weighted = importlib.import_module("hasten_probe.on_rounds").weighted
+    weighted_steps = importlib.import_module("hasten_probe.on_rounds").weighted_steps
     for name in [name for name in sys.modules if name.startswith("hasten_probe")]:
         del sys.modules[name]
     usual = {"seconds": 1.0, "cpu": 1.0, "parts": {"forward": 0.9, "wait": 0.1}, "round": 1.0}
     after = {"seconds": 4.0, "cpu": 4.0, "parts": {"forward": 0.9, "wait": 1.1, "validation": 2.0}, "round": 0.1}
-    (_, first, last, second) = weighted([usual, usual, after, usual])
+    (_, first, last, second) = weighted_steps(SimpleNamespace(steps=[usual, usual, after, usual]))
     assert (first, second) == (usual, usual)
     assert last["parts"] == pytest.approx({"forward": 0.9, "wait": 0.2, "validation": 0.2})
     assert (last["seconds"], last["cpu"]) == pytest.approx((1.3, 1.3))

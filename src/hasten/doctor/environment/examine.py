@@ -18,7 +18,7 @@ from hasten.doctor.environment.storage import check_storage
 from hasten.doctor.environment.threads import check_threads, threads_here
 from hasten.doctor.environment.versions import check_versions, versions_here
 from hasten.doctor.training import pick_device
-from hasten.observe.cpu_load import BUSY, LoadMeter
+from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.observe.env import cxx_compiler, environment
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
@@ -50,9 +50,7 @@ def examine(*, cache: Path | None = None, echo: Callable[[str], None] | None = N
     begin = time.perf_counter()
     device, folder = pick_device("auto"), cache or cache_dir(CacheConfig())
     report("looking at what else runs here")
-    meter = LoadMeter()
-    time.sleep(_WATCH_SECONDS)
-    others = meter.others()
+    others = other_cores(_WATCH_SECONDS)
     report("checking 3-D convolutions, memory and disks")
     cells = probe_conv3d(device)
     checks = (
@@ -74,10 +72,10 @@ def examine(*, cache: Path | None = None, echo: Callable[[str], None] | None = N
 
 def check_compiler(path: str | None) -> Check:
     """path: of the C++ compiler, which torch.compile calls on a CPU."""
-    if path is None:
-        text, remedy = "none was found; runs are right without it, and some slower", "apt-get install g++"
-        return check("versions", "C++ compiler", text, f"{remedy} (or conda install cxx-compiler)")
-    return check("versions", "C++ compiler", path)
+    text = path or "none was found; runs are right without it, and some slower"
+    return check(
+        "versions", "C++ compiler", text, "" if path else "apt-get install g++ (or conda install cxx-compiler)"
+    )
 
 
 def check_load(others: float) -> Check:

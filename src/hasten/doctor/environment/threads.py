@@ -85,21 +85,19 @@ def _number(threads: Threads, text: str) -> Check:
     return check("threads", "threads", text, f"export OMP_NUM_THREADS={expected}")
 
 
-def _affinity(threads: Threads) -> list[Check]:
-    checks = []
+def _affinity(threads: Threads) -> Iterator[Check]:
     if threads.usable == 1 < threads.logical:
         text = f"this process is held to one of {threads.logical} cores: loading and training take turns"
         remedy = "ask the batch system for more cores (--cpus-per-task), or start it without taskset"
-        checks.append(check("threads", "affinity", text, remedy))
+        yield check("threads", "affinity", text, remedy)
     if threads.quota is not None and threads.quota < 1:
         text = f"the control group allows {threads.quota:g} of a core"
         remedy = "give the container more: docker run --cpus=4, resources.limits.cpu"
-        checks.append(check("threads", "quota", text, remedy))
+        yield check("threads", "quota", text, remedy)
     if len(threads.openmp) > 1:
         text = f"two OpenMP libraries are loaded, whose threads compete: {', '.join(threads.openmp)}"
         remedy = "install torch, numpy and scipy from one source (all pip, or all conda)"
-        checks.append(check("threads", "openmp", text, remedy))
-    return checks
+        yield check("threads", "openmp", text, remedy)
 
 
 def _spin(threads: Threads) -> Iterator[Check]:

@@ -37,7 +37,7 @@ class KnownConflict:
     name: str
     level: Level
     spans: dict[str, tuple[str, str]]
-    """Versions by component, from the first on and below the second; an empty end is open. All must hold."""
+    """Versions by component, from the first on and below the second. All must hold."""
     problem: str
     remedy: str
     source: str
@@ -98,18 +98,13 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
 
 def _within(versions: Versions, what: str, span: tuple[str, str]) -> bool:
     version, (least, below) = getattr(versions, what), span
-    return (
-        version is not None and numbers(least) <= numbers(version) and (not below or numbers(version) < numbers(below))
-    )
+    return version is not None and numbers(least) <= numbers(version) < numbers(below)
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """(2, 13, 0) of `2.13.0+cpu`; a pre-release counts as its release. Trailing zeros are left out."""
+    """(2, 13, 0) of `2.13.0+cpu`; a pre-release counts as its release."""
     match = re.match(r"\d+(?:\.\d+)*", version)
-    parts = [int(part) for part in match[0].split(".")] if match else []
-    while parts and parts[-1] == 0:
-        parts.pop()
-    return tuple(parts)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _blind(versions: Versions) -> list[Check]:
@@ -127,9 +122,8 @@ def _blind(versions: Versions) -> list[Check]:
 
 def cudnn_text(number: int) -> str:
     """9.10.2 of torch's 91002, 8.9.2 of 8902."""
-    if number >= 90000:
-        return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
-    return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def versions_here() -> Versions:

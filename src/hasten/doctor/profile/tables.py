@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, PHASES
@@ -54,24 +53,17 @@ Table = dict[str, dict[str, int]]
 """Rows by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Tables by the name of a row; the largest first."""
+def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
+    """The summary of a finished `torch.profiler.profile`, of any loop; counts and whole ns throughout.
 
-    kernels: Table
-    kinds: Table
-    phases: Table
-    transforms: Table
-    modules: Table
-    ops: Table
-    wall: int
-    """ns from the first to the last that was recorded on the host."""
-    on_device: bool
-    """Whether anything ran on a GPU."""
-
-
-def tables_of(profiler: Any) -> Tables:
-    """The tables of a finished `torch.profiler.profile`. Raises ValueError for one that holds nothing."""
+    "All Kernels" has the shape of DLProf's summary report: by kind ("All kernels", "Kernels using Tensor Cores",
+    "Memory kernels", "All other kernels") "# Kernels" (different ones), "CPU Time (ns)" and "GPU Time (ns)", and
+    besides "# Calls". With a GPU a kernel is what ran there, copies and fills included, and its CPU time is that of the
+    operation that launched it; without one, it is an operation that does its work itself, or a region that a compiler
+    made, and GPU time is 0. "Phases" splits the wall time of the training's thread; "Transforms" has all other ranges,
+    "Modules" those of modules, "Ops" operations, "Kernels" kernels: the `top` largest of each. Raises ValueError for a
+    profile that holds nothing.
+    """
     try:
         events = [event for event in profiler.events() or () if not event.name.startswith("[")]
     except (AssertionError, AttributeError, RuntimeError) as error:
@@ -85,16 +77,18 @@ def tables_of(profiler: Any) -> Tables:
     kernels = _device_kernels(device, host) if device else _host_kernels(rows)
     ranges = [row for row in rows if _is_range(row) and row.key != STEP and _phase(row.key) is None]
     wall = _ns(max(event.time_range.end for event in host) - min(event.time_range.start for event in host))
-    return Tables(
-        kernels=_largest(kernels),
-        kinds=_kinds(kernels, on_device=bool(device)),
-        phases=_phases(host, wall),
-        transforms=_largest(_totals(row for row in ranges if not row.key.startswith(MODULE))),
-        modules=_largest(_totals(row for row in ranges if row.key.startswith(MODULE))),
-        ops=_largest(_totals(row for row in rows if not _is_range(row))),
-        wall=wall,
-        on_device=bool(device),
-    )
+    listings = {
+        "Transforms": _totals(row for row in ranges if not row.key.startswith(MODULE)),
+        "Modules": _totals(row for row in ranges if row.key.startswith(MODULE)),
+        "Ops": _totals(row for row in rows if not _is_range(row)),
+        "Kernels": kernels,
+    }
+    return {
+        "All Kernels": _kinds(kernels, on_device=bool(device)),
+        "Phases": _phases(host, wall),
+        **{name: dict(sorted(table.items(), key=_by_size)[:top]) for name, table in listings.items()},
+        "Wall": {CPU: wall, GPU: sum(row[GPU] for row in kernels.values())},
+    }
 
 
 def _on_host(event: Any) -> bool:
@@ -187,31 +181,7 @@ def _totals(rows: Iterable[Any]) -> Table:
     }
 
 
-def _largest(table: Table) -> Table:
-    return dict(sorted(table.items(), key=lambda item: (-item[1][GPU], -item[1].get(TOTAL, item[1][CPU]), item[0])))
-
-
-def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
-    """The summary of a finished `torch.profiler.profile`, of any loop; counts and whole ns throughout.
-
-    "All Kernels" has the shape of DLProf's summary report: by kind ("All kernels", "Kernels using Tensor Cores",
-    "Memory kernels", "All other kernels") "# Kernels" (different ones), "CPU Time (ns)" and "GPU Time (ns)", and
-    besides "# Calls". With a GPU a kernel is what ran there, copies and fills included, and its CPU time is that of the
-    operation that launched it; without one, it is an operation that does its work itself, or a region that a compiler
-    made, and GPU time is 0. "Phases" splits the wall time of the training's thread; "Transforms" has all other ranges,
-    "Modules" those of modules, "Ops" operations, "Kernels" kernels: the `top` largest of each. Raises ValueError for a
-    profile that holds nothing.
-    """
-    return summary_of(tables_of(profiler), top=top)
-
-
-def summary_of(tables: Tables, *, top: int = TOP) -> dict[str, Any]:
-    return {
-        "All Kernels": tables.kinds,
-        "Phases": tables.phases,
-        **{
-            name.title(): dict(list(getattr(tables, name).items())[:top])
-            for name in ("transforms", "modules", "ops", "kernels")
-        },
-        "Wall": {CPU: tables.wall, GPU: sum(row[GPU] for row in tables.kernels.values())},
-    }
+def _by_size(item: tuple[str, dict[str, int]]) -> tuple[int, int, str]:
+    """What sorts rows, the largest first."""
+    name, row = item
+    return -row[GPU], -row.get(TOTAL, row[CPU]), name

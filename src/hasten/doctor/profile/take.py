@@ -1,4 +1,4 @@
-"""Profiles a few steps of a run, a validation and a checkpoint with torch's profiler, outside the run's folder."""
+"""Profiles a few steps of a run, a validation and a checkpoint with torch's profiler: summary, trace and page."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ import torch
 from torch import nn
 
 from hasten.config.schema import RunConfig
-from hasten.doctor.profile.tables import MODULE, STEP
+from hasten.doctor.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MODULE, STEP, TOTAL, summarise
 from hasten.doctor.training import (
     RunComponents,
     collected_between_steps,
     prepare_run,
     save_checkpoint,
+    settings_of,
     synchronize,
     validate_some,
 )
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
-from hasten.observe.ranges import Range
+from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, Range
+from hasten.observe.rundir import write_json, writing_to
+from hasten.report.html import write_page
+from hasten.report.model import Bar, Page, Section, Table
+from hasten.report.words import plain, short_duration
 
+SUMMARY, TRACE, PAGE = "summary.json", "trace.json", "profile.html"
+_IN_STEP = (LOADING, FORWARD, BACKWARD, OPTIMIZER)
+_TIMES = {CPU: "Host (ms)", TOTAL: "Host, with all inside (ms)", GPU: "GPU (ms)"}
+_WORDS = {KERNELS: "Kernels", CALLS: "Calls", **_TIMES}
 WARM_UP = 3
 """Steps before any that count: memory is allocated, libraries choose their algorithms."""
 CASES = 2
@@ -50,7 +59,7 @@ class Taken:
     step_s: float
     """Mean seconds of a step with it."""
     device: str
-    setting: dict[str, str]
+    settings: dict[str, Any]
     notes: tuple[str, ...]
 
 
@@ -122,7 +131,7 @@ def _run_profiled(
         plain_s=statistics.median(seconds),
         step_s=elapsed / steps,
         device=name,
-        setting=_setting(components),
+        settings=settings_of(components),
         notes=notes,
     )
 
@@ -162,17 +171,74 @@ def _modules_marked(network: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _setting(components: RunComponents) -> dict[str, str]:
-    """What the figures depend on."""
-    config = components.planned.config
-    return {
-        "data": config.data.source,
-        "patch": " x ".join(map(str, config.sample.patch)),
-        "batch size": str(config.sample.batch_size),
-        "precision": str(config.train.precision),
-        "channels-last": str(config.train.channels_last).lower(),
-        "compiled network": str(components.accelerators["compiled network"].on).lower(),
-        "arena": components.arena.home,
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
+# What is written
+
+
+def write(profile: Taken, out: Path) -> Path:
+    """Write summary, trace for Perfetto and page into the folder `out` and return it.
+
+    Raises ValueError where the folder can't be written to.
+    """
+    summary = summarise(profile.profiler)
+    run = {
+        "Steps": profile.steps,
+        "Validation Cases": profile.cases,
+        "Step Time (ns)": round(1e9 * profile.step_s),
+        "Step Time without Profiler (ns)": round(1e9 * profile.plain_s),
+        "Device": profile.device,
+        "Settings": profile.settings,
+        "Notes": list(profile.notes),
     }
+    with writing_to(out):
+        write_json(out / SUMMARY, summary | {"Run": run})
+        profile.profiler.export_chrome_trace(str(out / TRACE))
+    write_page(_page(profile, summary), out / PAGE)
+    return out
+
+
+def _page(profile: Taken, summary: dict[str, Any]) -> Page:
+    column = GPU if summary["Wall"][GPU] else CPU  # on a GPU's host a phase ends when its work is queued
+    phases, kernels = summary["Phases"], summary["All Kernels"][ALL]
+    parts = {name: 1e-9 * phases[name][column] / profile.steps for name in _IN_STEP if name in phases}
+    first, share = max(parts.items(), key=lambda item: item[1], default=("nothing", 0.0))
+    loading_s = phases.get(LOADING, {}).get(CPU, 0) * 1e-9 / profile.steps
+    cards = (
+        ("A step", short_duration(profile.plain_s), f"{short_duration(profile.step_s)} under the profiler"),
+        ("Steps seen", str(profile.steps), f"and {profile.cases} cases of a validation"),
+        ("Waiting for data", f"{loading_s / profile.step_s:.0%}", "of a step, on the host"),
+        ("Kernels", str(kernels[KERNELS]), f"different ones, {kernels[CALLS]} calls"),
+        ("Device", profile.device, f"torch {profile.settings['torch']}"),
+    )
+    listings = (
+        ("Transforms", "Ranges other than phases and modules.", summary["Transforms"]),
+        ("Modules", "The network's forward by module, with the modules inside it.", summary["Modules"]),
+        ("Operations", "Own time, and with all that an operation calls.", summary["Ops"]),
+        ("Kernels", "What ran on the GPU; on a CPU operations that do their work themselves.", summary["Kernels"]),
+    )
+    settings = "\n".join(f"{name.replace('_', ' ')}: {plain(value)}" for name, value in profile.settings.items())
+    sections = (
+        Section(
+            title="Phases",
+            text=f"A step by phase; the table is of {profile.steps} steps, the validation and the checkpoint.",
+            bar=Bar(parts=tuple(parts.items())),
+            table=_table("Phase", phases),
+        ),
+        *(Section(title, text, table=_table(title.rstrip("s"), rows)) for title, text, rows in listings if rows),
+        Section(title="Taken of", pre=settings, note=" ".join(profile.notes)),
+    )
+    whole = sum(parts.values()) or 1.0
+    sentence = f"A step takes {short_duration(profile.plain_s)}; its largest part, {share / whole:.0%}, is {first}."
+    return Page(title="Profile of a training", verdict=sentence, cards=cards, sections=sections)
+
+
+def _table(first: str, rows: dict[str, dict[str, int]]) -> Table:
+    entries = list(rows.items())
+    # A column without a number is no news on a machine without a GPU.
+    keys = [key for key in entries[0][1] if key != GPU or any(row[GPU] for _, row in entries)]
+    texts = tuple((name, *(_cell(key, row[key]) for key in keys)) for name, row in entries)
+    columns = (first, *(_WORDS[key] for key in keys))
+    return Table(columns=columns, rows=texts, numeric=tuple(range(1, len(columns))))
+
+
+def _cell(key: str, value: int) -> str:
+    return f"{value / 1e6:,.2f}" if key in _TIMES else f"{value:,}"

@@ -39,6 +39,7 @@ from hasten.doctor.training import (
     collected_between_steps,
     compose_run,
     plan_run,
+    settings_of,
     synchronize,
     with_train,
 )
@@ -101,7 +102,7 @@ def diagnose_run(
         split=measured.split,
         diagnosis=diagnose(measured.split),
         findings=tuple(findings(measured)),
-        settings=_settings(components),
+        settings=settings_of(components),
         once=clock.seconds,
         periodic=measured.periodic,
         operations=measured.operations,
@@ -197,21 +198,6 @@ def _captured(components: RunComponents, steps: int, seconds: float) -> float | 
         if not captured.on:
             return None
         return mean_seconds(lambda count: captured(8 + count), steps=steps, seconds=seconds, device=device)
-
-
-def _settings(components: RunComponents) -> dict[str, Any]:
-    planned = components.planned
-    sample, train = planned.config.sample, planned.config.train
-    names = ("steps", "validate_every", "checkpoint_every", "optimizer", "precision", "channels_last", "compile")
-    return {
-        "device": str(planned.device),
-        "home": components.arena.home,
-        "train cases": len(planned.train),
-        "validation cases": len(planned.validation),
-        "patch": sample.patch,
-        "batch_size": sample.batch_size,
-        **{name: getattr(train, name) for name in (*names, "accumulate")},
-    }
 
 
 _NONE = "No setting was found that would make it faster."

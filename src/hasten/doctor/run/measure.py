@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +32,14 @@ from hasten.doctor.training import (
     validate_some,
 )
 from hasten.feed.feed import Feed
+from hasten.observe.compare import compare
 from hasten.optim.schedule import multiples_before
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
 """An arm that is this many times slower than the fastest one isn't timed again."""
+_ROUNDS = 12
+"""Batches, at most, that each operation is timed with."""
 
 
 def first_batch(components: RunComponents, first: int = 0) -> Batch:
@@ -83,23 +88,19 @@ def operation_costs(components: RunComponents, *, seconds: float) -> dict[str, f
         return {}
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
     arms = {"batch": segment} | {name: _without(segment, name) for name in names}
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    start_s = time.perf_counter()
-    for number in range(13):
-        for name, each in arms.items():
-            draws = next(each.draws(number, number + 1))
-            start = time.perf_counter()
-            each.rendered(draws)
-            synchronize(segment.device)
-            if number:
-                times[name].append(time.perf_counter() - start)
-        if number >= 2 and time.perf_counter() - start_s > seconds:
-            break
+    calls = {name: partial(_rendered_s, each, each.draws(0, 1 + _ROUNDS)) for name, each in arms.items()}
+    times = compare(calls, base="batch", rounds=(_ROUNDS, _ROUNDS), seconds=seconds).seconds
     # Means: with probabilities below 1, some batches hold more of an operation than others, the same for all arms.
-    mean = {name: statistics.fmean(samples) for name, samples in times.items()}
-    return {"batch": mean["batch"]} | {
-        name: max(0.0, mean["batch"] - value) for name, value in mean.items() if name != "batch"
-    }
+    batch_s, *without_s = (statistics.fmean(samples) for samples in times.values())
+    return {"batch": batch_s} | {name: max(0.0, batch_s - each) for name, each in zip(names, without_s, strict=True)}
+
+
+def _rendered_s(segment: Segment, draws: Iterator[Any]) -> float:
+    """Seconds of making the next batch."""
+    drawn, start = next(draws), time.perf_counter()
+    segment.rendered(drawn)
+    synchronize(segment.device)
+    return time.perf_counter() - start
 
 
 def _without(segment: Segment, name: str) -> Segment:
@@ -245,32 +246,27 @@ class TimedSteps:
     step_s: float
     marks: dict[str, float]
 
-    def part(self, *names: str) -> float:
-        return sum(self.marks.get(name, 0.0) for name in names)
-
 
 def run_steps(step: TrainStep, feed: Feed, *, steps: int, seconds: float, last: int) -> TimedSteps:
     """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
-    marks = Marks(step.device)
+    marks, start, numbers = Marks(step.device), time.perf_counter(), itertools.count()
     call = timed_step(step, marks)
-    start, index = time.perf_counter(), 0
     with closing(iter(feed)) as batches:
-        while index - _WARMUP < steps and (index - _WARMUP < 2 or time.perf_counter() - start < seconds):
-            if index == _WARMUP:
-                synchronize(step.device)
-                begin = time.perf_counter()
-                marks.begin()
+
+        def run() -> None:
             batch = next(batches)
             marks.mark("batch")
-            call(batch["image"], batch["label"], min(index, last - 1))
+            call(batch["image"], batch["label"], min(next(numbers), last - 1))
             marks.mark("around")
-            index += 1
+
+        for _ in range(_WARMUP):
+            run()
         synchronize(step.device)
-    count = index - _WARMUP
-    step_s = (time.perf_counter() - begin) / count
-    return TimedSteps(
-        steps=count, step_s=step_s, marks={name: value / count for name, value in marks.seconds().items()}
-    )
+        marks.begin()
+        left_s = start + seconds - time.perf_counter()
+        step_s = mean_seconds(lambda _: run(), steps=steps, seconds=left_s, device=step.device)
+    count = next(numbers) - _WARMUP
+    return TimedSteps(steps=count, step_s=step_s, marks={name: each / count for name, each in marks.seconds().items()})
 
 
 def feed_alone(feed: Feed, *, steps: int, seconds: float, device: torch.device) -> float:
@@ -314,14 +310,14 @@ def split_of(
     to the device. busy_s: of a step in which a GPU computes; the host's launches are the rest of forward and backward.
     captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one.
     """
-    parts = {name: ran.part(name) for name in ("forward", "backward", "optimizer")}
-    copies = 0.0 if inline else min(ran.part("batch"), copy_s)
-    parts |= {"sample" if inline else "wait": ran.part("batch") - copies, "host_to_device": copies}
+    parts = {name: ran.marks[name] for name in ("forward", "backward", "optimizer")}
+    copies = 0.0 if inline else min(ran.marks["batch"], copy_s)
+    parts |= {"sample" if inline else "wait": ran.marks["batch"] - copies, "host_to_device": copies}
     compute = parts["forward"] + parts["backward"]
     launch_s = 0.0 if busy_s is None else min(compute, max(0.0, compute + parts["optimizer"] - busy_s))
     if compute > 0:
         parts |= {name: parts[name] * (1 - launch_s / compute) for name in ("forward", "backward")}
-    parts["overhead"] = ran.part("around") + launch_s
+    parts["overhead"] = ran.marks["around"] + launch_s
     # The parts add up to a step: what is left over is the interpreter's.
     total = sum(parts.values())
     if total > ran.step_s:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hasten.doctor.finding import ms
-from hasten.doctor.script.doctor import JSON_NAME, LEAST_STEPS
+from hasten.doctor.script.doctor import LEAST_STEPS
 from hasten.doctor.script.records import ProcessRecord, as_record
 from hasten.files import expanded
 from hasten.observe.cpu_load import BUSY
@@ -69,7 +69,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 def _record(path: str | Path) -> ProcessRecord:
     """The training of rank 0."""
     file = expanded(path)
-    file = file / JSON_NAME if file.is_dir() else file
+    file = file / "doctor.json" if file.is_dir() else file
     try:
         (raw, *_) = json.loads(file.read_text(encoding="utf-8"))["records"]
     except (OSError, ValueError, KeyError, TypeError) as error:

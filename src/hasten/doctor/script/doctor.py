@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.doctor.finding import Finding, ms, ranked
-from hasten.doctor.script.findings import algorithms, calls, experiments, lines, loading
+from hasten.doctor.script.findings import algorithms, calls, experiments, loading
+from hasten.doctor.script.findings.lines import find as host_lines
 from hasten.doctor.script.launch import ScriptRun, run_script
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.source import diff_of
@@ -18,8 +19,7 @@ from hasten.doctor.script.time_split import split_of
 from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import Diagnosis, Split, diagnose
 from hasten.observe.cpu_load import BUSY, LoadMeter
-from hasten.observe.rundir import json_text, write_json, writing_to
-from hasten.report.html import write_page
+from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section
 
 _EXPERIMENTS = {
@@ -31,7 +31,6 @@ _EXPERIMENTS = {
     "conv_bias": "convolutions with idle biases",
 }
 """Names of the probe's experiments."""
-JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 FAILED = 2
 """Exit code for a script that had to be stopped before anything could be measured."""
 LEAST_STEPS = 4
@@ -43,53 +42,39 @@ class ScriptReport:
     """The complete result of one call of the doctor."""
 
     run: ScriptRun
-    assume_cuda: bool
     split: Split | None
     diagnosis: Diagnosis | None
     findings: tuple[Finding, ...]
     others: float = 0.0
     """Cores that other programs used meanwhile."""
 
+    @property
+    def exit_code(self) -> int:
+        """The script's own; 0 where the doctor stopped it."""
+        return FAILED if self.run.ended == "never trained" and self.run.exit_code > 128 else self.run.exit_code
 
-def doctor_script(
-    command: Sequence[str],
-    *,
-    steps: int,
-    seconds: float,
-    out: Path | None,
-    assume_cuda: bool,
-    echo: Callable[[str], None],
-    as_json: bool = False,
-) -> int:
-    """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
-    out: folder for doctor.json and doctor.html; None writes nothing. as_json: the only output is one JSON document, and
-    the script's own output is suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor
-    stopped it. Raises ValueError for a command that can't be run and for limits below 1.
+def diagnose_script(
+    command: Sequence[str], *, steps: int, seconds: float, assume_cuda: bool = False, quiet: bool = False
+) -> ScriptReport:
+    """Watch `command` for `steps` training steps or `seconds`: its verdict and findings.
+
+    quiet: the script's own output is suppressed. Raises ValueError for a command that can't be run and for limits below
+    1.
     """
     if steps < 1 or seconds <= 0:
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
     meter = LoadMeter()
-    run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
-    report = judge(run, assume_cuda, meter.others())
-    for text in [] if as_json else summary(report):
-        echo(text)
-    if as_json:
-        echo(json_text(content_of(report)).rstrip("\n"))
-    if out is not None:
-        for path in write(report, out):
-            if not as_json:
-                echo(f"written    {path}")
-    return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
+    run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=quiet)
+    return judge(run, meter.others())
 
 
-def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> ScriptReport:
+def judge(run: ScriptRun, others: float = 0.0) -> ScriptReport:
     """Verdict and findings of a run; neither after too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
     return ScriptReport(
         run=run,
-        assume_cuda=assume_cuda,
         split=split,
         diagnosis=diagnose(split) if split is not None else None,
         findings=tuple(findings_of(run.records)),
@@ -103,12 +88,12 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, lines.find, algorithms.spinning)
+    rules = (loading.find, calls.host_reads, calls.find, algorithms.find, calls.pauses, host_lines, algorithms.spinning)
     for rule in rules:
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:
-        findings += experiments.findings(first.experiments)
+        findings += experiments.find(first)
         findings += loading.heavy_items(first, findings)
     by_place: dict[tuple[str, str], Finding] = {}
     for finding in findings:
@@ -123,8 +108,8 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
 # The report
 
 
-def summary(report: ScriptReport) -> list[str]:
-    """Lines: the verdict, where the time went, and the findings in their order."""
+def lines(report: ScriptReport) -> list[str]:
+    """For a terminal: the verdict, where the time went, and the findings in their order."""
     if report.diagnosis is None:
         few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
         return [ending(report.run), *few]
@@ -171,7 +156,7 @@ def unseen(run: ScriptRun) -> list[str]:
         return []
     record = run.records[0]
     loaders = record.training_loaders
-    passes = max((len(each["starts"]) for each in loaders), default=2)
+    passes = max((len(each["passes"]) for each in loaders), default=2)
     kinds = {
         "a validation": bool(record.listed("validations")),
         "a checkpoint": bool(record.listed("saves")),
@@ -212,7 +197,7 @@ def _how(run: ScriptRun) -> str:
 
 
 def content_of(report: ScriptReport) -> dict[str, Any]:
-    """Ready for `hasten.observe.rundir.json_text`."""
+    """Ready for `hasten.observe.rundir.write_json`."""
     run = report.run
     return {
         "command": list(run.command),
@@ -220,7 +205,7 @@ def content_of(report: ScriptReport) -> dict[str, Any]:
         "exit_code": run.exit_code,
         "seconds": run.seconds,
         "ranks": len(run.records),
-        "assume_cuda": report.assume_cuda,
+        "assume_cuda": any(record.assume_cuda for record in run.records),
         "other_cores": report.others,
         "verdict": report.diagnosis,
         "split": report.split,
@@ -229,15 +214,8 @@ def content_of(report: ScriptReport) -> dict[str, Any]:
     }
 
 
-def write(report: ScriptReport, out: Path) -> list[Path]:
-    """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
-    path = out / JSON_NAME
-    with writing_to(out):
-        write_json(path, content_of(report))
-    return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
-
-
-def _page(report: ScriptReport, path: Path) -> Path:
+def write_page(report: ScriptReport, out: Path) -> Path:
+    """The HTML page of a report with a verdict. Raises ValueError if it can't be written."""
     assert report.diagnosis is not None
     assert report.split is not None
     sections = [
@@ -256,4 +234,4 @@ def _page(report: ScriptReport, path: Path) -> Path:
         sections.insert(0, Section("A busy machine", busy(report)[0]))
     title = f"Doctor: {shlex.join(report.run.command)}"
     page = Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=tuple(sections))
-    return write_page(page, path)
+    return write_html(page, out)

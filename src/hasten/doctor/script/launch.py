@@ -20,7 +20,7 @@ from typing import IO, Literal
 import psutil
 
 from hasten.doctor.script.records import ProcessRecord, read_records
-from hasten.observe.cores import environment_of_user, usable_cores
+from hasten.observe.cores import SPIN_NAMES, environment_of_user, usable_cores
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
 INJECT = Path(__file__).parent / "inject"
@@ -74,7 +74,7 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
-        request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
+        request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores(), "spin": SPIN_NAMES}
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,

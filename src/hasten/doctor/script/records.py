@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.doctor.finding import Finding, FindingText, gain_of
+from hasten.doctor.finding import Finding, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
@@ -19,7 +20,7 @@ class ProcessRecord:
 
     rank: int = 0
     world: int = 1
-    devices: tuple[str, ...] = ("cpu",)
+    devices: Collection[str] = ("cpu",)
     """Device types on which the network's inputs lay."""
     assume_cuda: bool = False
     ended: str = "exit"
@@ -97,13 +98,10 @@ class ProcessRecord:
         """Code line that makes the loader that trains; that of the network if there is none."""
         return next((each["site"] for each in self.training_loaders), self.root_site)
 
-    def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
+    def finding(self, found: Finding, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
         """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
         more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
-        where = place(site)
-        return Finding(
-            name=text.name, title=text.title, where=where, cure=text.cure, edit=text.edit, cost_s=cost_s, **more
-        )
+        return replace(found, where=place(site), cost_s=cost_s, **more)
 
 
 def place(site: str) -> str:
@@ -123,7 +121,8 @@ def read_records(folder: Path) -> list[ProcessRecord]:
     by_rank: dict[int, ProcessRecord] = {}
     for path in sorted(folder.glob("record-*.json")):
         try:
-            record = as_record(json.loads(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            record = as_record(json.loads(text, parse_constant=lambda name: None))  # NaN and infinity
         except ValueError:
             continue
         if record.steps and (record.rank not in by_rank or record.steps > by_rank[record.rank].steps):
@@ -133,12 +132,4 @@ def read_records(folder: Path) -> list[ProcessRecord]:
 
 def as_record(raw: dict[str, Any]) -> ProcessRecord:
     """`raw` as the probe wrote it."""
-    return ProcessRecord(
-        rank=raw.get("rank", 0),
-        world=raw.get("world", 1),
-        devices=tuple(raw.get("devices") or ("cpu",)),
-        assume_cuda=raw.get("assume_cuda", False),
-        ended=raw.get("ended", "exit"),
-        experiments=raw.get("experiments") or {},
-        raw=raw,
-    )
+    return ProcessRecord(**{each.name: raw[each.name] for each in fields(ProcessRecord) if raw.get(each.name)}, raw=raw)

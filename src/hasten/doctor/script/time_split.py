@@ -27,7 +27,7 @@ def split_of(record: ProcessRecord) -> Split:
     if total > 0:
         parts = {name: seconds * step_s / total for name, seconds in parts.items()}
     parts = _shared_with_workers(record, _waiting_for_ranks(record, _named(record, parts)))
-    step, gain = step_of(record.experiments), (record.experiments.get("doubled_batch") or {}).get("gain")
+    step, gain = step_of(record), (record.experiments.get("doubled_batch") or {}).get("gain")
     return Split(
         steps=len(measured),
         step_s=step_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from hasten.doctor.finding import Finding, FindingText, ms
+from hasten.doctor.finding import Finding, ms
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.source import follows_device
 from hasten.observe.cores import spin_text
@@ -19,27 +19,27 @@ MANY = 0.25
 """Shapes for each call from which cuDNN searches again and again."""
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
-_CUDNN_BENCHMARK_OFF = FindingText(
+_CUDNN_BENCHMARK_OFF = Finding(
     "cudnn-benchmark-off",
     "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
     "torch.backends.cudnn.benchmark = True",
 )
-_CUDNN_SEARCHES = FindingText(
+_CUDNN_SEARCHES = Finding(
     "cudnn-benchmark-on",
     "cuDNN searches for its fastest algorithm again with every new shape of the input",
     "torch.backends.cudnn.benchmark = False, or crops of one size",
 )
-_NO_AUTOCAST = FindingText(
+_NO_AUTOCAST = Finding(
     "no-autocast",
     "forward and backward run in float32, where a GPU's tensor cores stay idle",
     'with torch.autocast("cuda", dtype=torch.bfloat16): around the forward and the loss',
 )
-_DATA_PARALLEL = FindingText(
+_DATA_PARALLEL = Finding(
     "data-parallel",
     "DataParallel copies the network to every GPU in each step, and one process drives them all",
     "torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
 )
-_DETERMINISTIC = FindingText(
+_DETERMINISTIC = Finding(
     "deterministic",
     "cuDNN is kept to deterministic algorithms, which also leaves its search for the fastest out",
     "torch.backends.cudnn.deterministic = False and benchmark = True, unless every run must repeat "
@@ -87,7 +87,7 @@ def parallel(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
         title = f"rank {slow.rank} has more work in a step than the others, which wait for it"
         cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
         evidence = "work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured)
-        text = FindingText("unequal-ranks", title, cure)
+        text = Finding("unequal-ranks", title, cure)
         yield slow.finding(text, slow.loader_site, evidence=evidence, cost_s=most - mean)
 
 
@@ -117,4 +117,4 @@ def spinning(record: ProcessRecord) -> Iterator[Finding]:
     title = "torch's threads keep cores busy while they wait for one another, and do not all have a core"
     cure = f"export {spin_text()} OMP_NUM_THREADS={few}, before Python starts"
     evidence = f"{threads} threads on {cores} cores, of which other programs used {others:.1f}"
-    yield record.finding(FindingText("spinning-threads", title, cure), "", evidence=evidence)
+    yield record.finding(Finding("spinning-threads", title, cure), "", evidence=evidence)

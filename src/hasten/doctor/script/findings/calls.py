@@ -12,7 +12,6 @@ from hasten.doctor.finding import (
     VALIDATION,
     Edit,
     Finding,
-    FindingText,
     finding_from_share,
     gain_of,
     ms,
@@ -36,19 +35,19 @@ MOST = 0.5
 """Share of the steps from which a profiler counts as always on: one with a schedule runs in a few."""
 
 _LEFT = {
-    "empty_cache": FindingText(
+    "empty_cache": Finding(
         "empty-cache",
         "torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
         "remove the call",
         Edit(("empty_cache",)),
     ),
-    "gc_collect": FindingText(
+    "gc_collect": Finding(
         "gc-collect",
         "gc.collect() in the loop looks at every object of the process",
         "remove the call; tensors are freed when their last name goes",
         Edit(("collect",)),
     ),
-    "zero_grad": FindingText(
+    "zero_grad": Finding(
         "zero-grad-memset",
         "gradients are filled with zeros, and then added to, rather than dropped",
         "zero_grad(set_to_none=True), the default",
@@ -57,92 +56,93 @@ _LEFT = {
 }
 """Calls that cost their own time."""
 _MODES = {
-    "anomaly": FindingText(
+    "anomaly": Finding(
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
         "remove torch.autograd.set_detect_anomaly(True) (Lightning: detect_anomaly=False)",
         Edit(("set_detect_anomaly",)),
     ),
-    "profiler": FindingText(
+    "profiler": Finding(
         "profiler-on",
         "a profiler records every step",
         "remove it, or give it schedule(wait=1, warmup=1, active=3, repeat=1)",
     ),
-    "nvtx": FindingText("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
+    "nvtx": Finding("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
 }
-_GRADCHECK = FindingText(
+_GRADCHECK = Finding(
     "gradcheck",
     "gradients are checked against finite differences while training",
     "move torch.autograd.gradcheck into a test",
 )
 _CALLS = {
-    "input_gradient": FindingText(
+    "input_gradient": Finding(
         "needless-grad",
         "the network's input asks for a gradient, which nobody uses",
         "leave requires_grad off for the images",
     ),
-    "unused_gradients": FindingText(
+    "unused_gradients": Finding(
         "needless-grad",
         "gradients of this optimizer's weights are computed by another loss, and thrown away here",
         "module.requires_grad_(False) while the other loss goes backward, and True afterwards",
     ),
-    "needless_graph": FindingText(
+    "needless_graph": Finding(
         "needless-grad",
         "a network whose weights no optimizer takes keeps in every step what a backward pass needs",
         "requires_grad_(False) for its weights, and torch.no_grad() around it if no gradient passes through",
     ),
-    "float64": FindingText(
+    "float64": Finding(
         "late-cast",
         "double-precision tensors are made and carried along, and cast to what is needed only later",
         "make them float32 at once: numpy's .astype(np.float32), or dtype=torch.float32 where they are made",
     ),
 }
-_HOOKS_PILE_UP = FindingText(
+_HOOKS_PILE_UP = Finding(
     "hooks-pile-up",
     "hooks are registered again and again, and every pass through the network runs all of them",
     "register them once, before the loop, or call remove() of the handle",
 )
-_REPEATED_FORWARD = FindingText(
-    "repeated-forward",
-    "the network runs twice on the same input in every step",
-    "keep the scores of the first pass (scores.detach() for a metric)",
-)
-_VALIDATION_GRAPH = FindingText(
+_FORWARDS = {
+    "needless_forward": Finding(
+        "needless-forward",
+        "a network runs in every step, but nothing uses its outputs, not even the loss",
+        "run it only in the steps whose loss has a weight for it",
+    ),
+    "repeated_forward": Finding(
+        "repeated-forward",
+        "the network runs twice on the same input in every step",
+        "keep the scores of the first pass (scores.detach() for a metric)",
+    ),
+}
+_VALIDATION_GRAPH = Finding(
     "validation-graph",
     "validation keeps what a backward pass needs of every forward pass, and none follows",
     "with torch.inference_mode(): around it (torch.no_grad() in a line of its own switches nothing off)",
 )
-_TRAINING_CASES = FindingText(
+_TRAINING_CASES = Finding(
     "training-cases-validated",
     "a validation runs the network on the training cases again",
     "average the loss and the metric of the training steps instead",
 )
-_METADATA_TENSOR = FindingText(
+_METADATA_TENSOR = Finding(
     "metadata-tensor",
     "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
     "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
 )
-_UNPINNED_TENSORS = FindingText(
+_UNPINNED_TENSORS = Finding(
     "unpinned-memory",
     "tensors are sent to the GPU from pageable memory, and the host waits for it",
     "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)",
 )
-_SYNC_COPY = FindingText(
+_SYNC_COPY = Finding(
     "sync-copy",
     "the batch lies in pinned memory, and the host waits for its copy all the same",
     "batch.to(device, non_blocking=True)",
     Edit(("to", "cuda"), (("non_blocking", "True"),)),
 )
-_RECREATE = FindingText(
+_RECREATE = Finding(
     "recreate",
     "the same tensor is made and sent to the device again and again",
     "make it once before the loop, on the device (register_buffer in a module)",
-)
-
-_NEEDLESS_FORWARD = FindingText(
-    "needless-forward",
-    "a network runs in every step, but nothing uses its outputs, not even the loss",
-    "run it only in the steps whose loss has a weight for it",
 )
 
 
@@ -164,14 +164,11 @@ def find(record: ProcessRecord) -> list[Finding]:
             findings.append(record.finding(_GRADCHECK, site, evidence=evidence, cost_s=cost))
         elif kind in _CALLS and count >= OFTEN:
             findings.append(record.finding(_CALLS[kind], site, evidence=evidence, level="note"))
-        elif kind == "needless_forward" and count >= OFTEN:
+        elif kind in _FORWARDS and count >= OFTEN:
             # On a GPU the host's time in the network is that of its launches.
             costs = None if record.cuda else cost
-            evidence += "; its outputs of the second step were followed"
-            findings.append(record.finding(_NEEDLESS_FORWARD, site, evidence=evidence, cost_s=costs))
-        elif kind == "repeated_forward" and count >= OFTEN:
-            costs = None if record.cuda else cost
-            findings.append(record.finding(_REPEATED_FORWARD, site, evidence=evidence, cost_s=costs))
+            evidence += "; its outputs of the second step were followed" if kind == "needless_forward" else ""
+            findings.append(record.finding(_FORWARDS[kind], site, evidence=evidence, cost_s=costs))
         elif kind == "hook" and call["count"] > 1 and record.raw.get("hooks_added", 0) > 1:
             evidence = f"{record.raw['hooks_added']} more hooks after {record.steps} steps"
             findings.append(record.finding(_HOOKS_PILE_UP, site, evidence=evidence))
@@ -194,10 +191,10 @@ def find(record: ProcessRecord) -> list[Finding]:
     return findings
 
 
-def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tuple[FindingText, str]]:
+def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tuple[Finding, str]]:
     """What is wrong with the copies that one line makes, and its level."""
     count, again, waits, of_batch = (sum(one[name] for one in sent) for name in ("count", "again", "waits", "batch"))
-    constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
+    constant = any(one.get("compared", 0) >= SAME and one["equal"] == one["compared"] for one in sent)
     recreated = constant or (record.cuda and again >= OFTEN * count)
     if recreated:
         yield _RECREATE, "finding" if record.cuda and again > 0 else "note"
@@ -242,7 +239,7 @@ def _host_read(record: ProcessRecord, site: str, reads: list[dict[str, Any]]) ->
     if costly and not on_gpu:
         title = f"{kinds} in every step turns tensors into Python's own numbers"
     return record.finding(
-        FindingText("host-read", title, _read_cure(reads)),
+        Finding("host-read", title, _read_cure(reads)),
         site,
         evidence=f"{count:.1f} a step; {waits}",
         cost_s=seconds if on_gpu or costly else None,

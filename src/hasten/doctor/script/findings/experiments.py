@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Edit, Finding, ms
-from hasten.doctor.script.records import place
+from hasten.doctor.script.records import ProcessRecord, place
 from hasten.observe.cpu_load import BUSY
 
 TOY_S = 0.015
@@ -55,21 +55,14 @@ class StepTimes:
             return max(self.step_s - saved_s, 0.05 * self.step_s)
         return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
-    def gain(self, **changed: Any) -> float:
-        return min(20.0, self.step_s / self.after(**changed))
 
-    def overall(self, gain: float) -> float:
-        """Convert a gain on the step into one on the whole training time."""
-        return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
-
-
-def findings(results: Results) -> list[Finding]:
-    """Findings of the experiments of a record; none where there were no steps to judge by.
+def find(record: ProcessRecord) -> list[Finding]:
+    """Findings of the experiments of a record; none where none was made.
 
     The interval of the measured rounds must prove a finding. It becomes a note on a busy machine, unless the gain is
     large, and if long validations leave too little of the gain.
     """
-    step = step_of(results)
+    step, results = step_of(record), record.experiments
     if step is None:
         return []
     rules = (workers, items, _autocast, _layout, _batch, _biases)
@@ -80,7 +73,7 @@ def findings(results: Results) -> list[Finding]:
 def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
     """The finding with its gain on the whole training time, as a note if a busy machine makes it doubtful."""
     if finding.gain is not None and step.rare_s:
-        gain = step.overall(finding.gain)
+        gain = (step.step_s + step.rare_s) / (step.step_s / finding.gain + step.rare_s)
         finding = replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
@@ -88,27 +81,24 @@ def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
     return replace(finding, level="note", evidence=evidence)
 
 
-def step_of(results: Results) -> StepTimes | None:
-    """The model of a step from the times of the loader and the network; None without measured steps."""
-    rare_s = results.get("rare_s") or 0.0
-    step_s = (results.get("step_s") or 0.0) - rare_s
-    if step_s <= 0:
+def step_of(record: ProcessRecord) -> StepTimes | None:
+    """The model of a step from its times and the loader's; None without measured steps or experiments.
+
+    Means, as workers deliver in bursts: most steps don't wait, and some wait long.
+    """
+    loader, step_s = record.experiments.get("workers"), record.train_s
+    if loader is None or step_s <= 0:
         return None
-    loader = results.get("workers") or {}
     count = int(loader.get("now") or 0)
-    alone: Any = (loader.get("seconds") or {}).get(str(count))
-    wait_s: Any = results.get("wait_s")
-    if wait_s is None and alone is None:
-        return StepTimes(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
-    if wait_s is None:
-        wait_s = alone if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
-    wait_s = min(wait_s, 0.98 * step_s)
+    alone = (loader.get("seconds") or {}).get(str(count))
+    wait_s = min(record.part("wait"), 0.98 * step_s)
     hidden = count > 0 and wait_s < HIDDEN * step_s
     # If the loader is the bottleneck, a batch takes as long as a step, whatever it takes alone.
-    batch_s = wait_s if count == 0 else step_s
+    batch_s: float | None = wait_s if count == 0 else step_s
     if hidden:
         batch_s = None if alone is None else min(alone, step_s)
     compute_s = step_s if hidden else step_s - wait_s
+    rare_s = record.step_s - step_s
     return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
 
 
@@ -160,7 +150,7 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
 def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) -> Finding | None:
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
     saved_s = arm["base_s"] - arm["arm_s"]
-    gain = step.gain(saved_s=saved_s)
+    gain = min(20.0, step.step_s / step.after(saved_s=saved_s))
     if gain < LEAST:
         return None
     evidence = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hasten.doctor.finding import Finding, FindingText, ms
+from hasten.doctor.finding import Finding, ms
 from hasten.doctor.script.findings.calls import MAPS
 from hasten.doctor.script.records import ProcessRecord, place
 
@@ -26,32 +26,32 @@ HOST = (
     *("h5py", "pandas", "imageio", "numba", "multiprocessing", "queue", "threading"),
 )
 PLOTS = ("matplotlib", "seaborn", "plotly")
-_FILES_READ_AGAIN = FindingText(
+_FILES_READ_AGAIN = Finding(
     "uncached-items",
     "the same files are read and unpacked again and again",
     "read each once, and keep it in memory",
 )
-_SYNC_PLOT = FindingText(
+_SYNC_PLOT = Finding(
     "sync-plot",
     "the training waits while figures are drawn",
     "draw less often, or copy the arrays and draw them in another process",
 )
-_LOOP_LOADS = FindingText(
+_LOOP_LOADS = Finding(
     "no-workers",
     "the training's own process prepares data at this line, and the network waits for it",
     "do it in the Dataset of a DataLoader(..., num_workers=2) or more",
 )
-_COPIED_MAPS = FindingText(
+_COPIED_MAPS = Finding(
     "host-metric",
     "score maps are copied to the host one after another in validation rounds",
     "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
 )
-_HOST_METRIC = FindingText(
+_HOST_METRIC = Finding(
     "host-metric",
     "tensors are copied to the host and worked on there, while the network waits",
     "work on them on the device (torchmetrics, monai.metrics, torch.histc), and copy only what is shown",
 )
-_LOOP_HEAVY = FindingText(
+_LOOP_HEAVY = Finding(
     "heavy-items",
     "making the data takes much of the time, and where there are few cores workers don't hide it",
     "keep what is the same each time, uncompressed, and transform a batch at a time with torch",
@@ -92,7 +92,7 @@ def _cost(record: ProcessRecord, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
 
 
-def _finding(record: ProcessRecord, cost: float | None, text: FindingText, site: str, *, evidence: str) -> Finding:
+def _finding(record: ProcessRecord, cost: float | None, text: Finding, site: str, *, evidence: str) -> Finding:
     level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
     return record.finding(text, site, evidence=evidence, cost_s=cost, level=level)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.doctor.finding import WAITS, Edit, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
 from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.source import follows_device
@@ -23,13 +24,13 @@ HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
 _MORE_AHEAD = Edit(LOADERS, (("prefetch_factor", "4"),))
 _PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
-_HEAVY_ITEMS = FindingText(
+_HEAVY_ITEMS = Finding(
     "heavy-items",
     "the items cost so much work that no number of workers hides all of it",
     "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
     "hasten.compile_transforms(chain)",
 )
-_UNPINNED_MEMORY = FindingText(
+_UNPINNED_MEMORY = Finding(
     "unpinned-memory",
     "batches are copied to the GPU from pageable memory, and the host waits for each copy",
     "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
@@ -61,7 +62,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     workers = min(4, usable_cores())
     cure, edit = with_workers(workers)
     yield record.finding(
-        FindingText(name, title, cure, edit),
+        Finding(name, title, cure, edit),
         loader["site"],
         evidence=evidence,
         cost_s=wait,
@@ -88,14 +89,13 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    first = 1 if loader["training"] else 0  # each validation starts its workers
-    again = loader["starts"][first:]
-    shares = [record.share(step) for step in loader["start_steps"][first:]]
+    again = loader["passes"][1 if loader["training"] else 0 :]  # each validation starts its workers
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
+    mean_s = statistics.fmean(each["start_s"] for each in again)
     return finding_from_share(
-        record.per_step(sum(share * max(0.0, start - usual) for start, share in zip(again, shares, strict=True))),
+        record.per_step(sum(record.share(each["step"]) * max(0.0, each["start_s"] - usual) for each in again)),
         record.step_s,
         RESTARTS,
         name="no-persistent-workers",
@@ -103,7 +103,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         where=place(loader["site"]),
         cure=_PERSISTENT.text,
         edit=_PERSISTENT,
-        evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
+        evidence=f"{len(again)} restarts, {ms(mean_s)} each until the first batch",
     )
 
 
@@ -129,14 +129,13 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
     results = record.experiments
-    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
-    loaders = record.training_loaders
+    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(record)
+    loaders, batches_s = record.training_loaders, loader.get("seconds") or {}
     if not loaders or items.get("kind") == "whole":
         return []
-    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+    if not loaders[0]["num_workers"] and len(batches_s) < 2:
         return []
-    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
-    work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
+    work_s = float(batches_s.get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
     cores = max(1, int(loader.get("cores") or 1))
     hidden = step is None or work_s / cores <= step.compute_s
     others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
@@ -150,8 +149,8 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     if record.step_s <= 0 or cost < HEAVY * record.train_s:
         return []
     evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
-    if seconds:
-        evidence = f"a batch takes {ms(max(seconds))} to make, on {cores} cores; {evidence}"
+    if batches_s:
+        evidence = f"a batch takes {ms(max(batches_s.values()))} to make, on {cores} cores; {evidence}"
     if lost_s:
         evidence += (
             f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "

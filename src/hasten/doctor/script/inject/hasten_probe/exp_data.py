@@ -21,9 +21,8 @@ from .nested import leaves, tensors_in
 
 def training_loader(session: Any) -> tuple[Any, str]:
     """The first loader that shuffles, else the first, and where it was made; (None, "") without any."""
-    pairs = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
-    shuffled = [pair for pair in pairs if isinstance(pair[0].sampler, RandomSampler)]
-    return next(iter(shuffled or pairs), (None, ""))
+    shuffled = [pair for pair in session.loaders if isinstance(pair[0].sampler, RandomSampler)]
+    return next(iter(shuffled or session.loaders), (None, ""))
 
 
 def on_device(value: Any) -> bool:

@@ -158,19 +158,16 @@ def _times() -> tuple[float, float, float] | None:
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restore the random states of Python, NumPy and torch after the block."""
-    numpy = sys.modules.get("numpy")
-    python, torch_state = random.getstate(), torch.get_rng_state()
+    numpy, python = sys.modules.get("numpy"), random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        torch.set_rng_state(torch_state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
 
 
 def random_mark() -> tuple[Any, ...]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from . import exp_data, exp_net
 from .exp_time import Others, random_state_kept
-from .on_rounds import weighted
+from .on_rounds import weighted_steps
 
 SHARES = {
     "workers": 0.30,
@@ -49,14 +50,17 @@ def run(session: Any) -> dict[str, Any]:
     ):
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
     begin, others = time.perf_counter(), Others()
-    results: dict[str, Any] = {"cores": session.cores, **_step(session)}
+    results: dict[str, Any] = {}
+    steps = weighted_steps(session)[1:]
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
-        stack.enter_context(_not_ended(session))
+        # A finished session ends the script at its next optimizer step, which the experiments must be able to call.
+        stack.callback(setattr, session, "finished", session.finished)
+        session.finished = False
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
-        calls, reason, results["device"] = _calls(session)
-        expected = _expected(session, calls)
+        calls, reason = _calls(session)
+        expected = _expected(steps, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
         hopeless = [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]
         for name in [name for name in hopeless if name not in ALWAYS]:
@@ -70,7 +74,9 @@ def run(session: Any) -> dict[str, Any]:
             if remaining > 0.2 or name in ALWAYS:
                 results[name] = _tried(call, max(0.0, share))
             else:
-                results[name] = {"skipped": "no time left", "needs_s": needs_s(session)}
+                # Some rounds of a step in two ways.
+                needs_s = max(2.0, 12 * statistics.fmean(step["seconds"] for step in steps))
+                results[name] = {"skipped": "no time left", "needs_s": needs_s}
         for name in SHARES:
             results.setdefault(name, {"skipped": reason})
     results["others"] = others.cores()
@@ -78,25 +84,18 @@ def run(session: Any) -> dict[str, Any]:
     return results
 
 
-def needs_s(session: Any) -> float:
-    """Seconds that an experiment needs: some rounds of a step in two ways."""
-    return max(2.0, 12 * statistics.fmean(session.step_seconds))
-
-
-def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
+def _expected(steps: list[dict[str, Any]], names: Iterable[str]) -> dict[str, float]:
     """Share of a step that each experiment's cure would save if it worked; the most promising run first."""
-    steps = [step["parts"] for step in session.steps[1:]]
-    whole = max(sum(sum(parts.values()) for parts in steps), 1e-9)
+    whole = max(sum(sum(step["parts"].values()) for step in steps), 1e-9)
 
     def share(name: str) -> float:
         touched = TOUCHES.get(name, ("forward", "backward", "sample", "overhead"))
-        return sum(parts.get(part, 0.0) for parts in steps for part in touched) / whole
+        return sum(step["parts"].get(part, 0.0) for step in steps for part in touched) / whole
 
     return {name: LIKELY.get(name, 0.1) * share(name) for name in names}
 
 
 def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    begin = time.perf_counter()
     try:
         result = call(seconds)
     except Exception as error:
@@ -106,35 +105,30 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
         gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    result["took_s"] = time.perf_counter() - begin
     return result
 
 
-def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
-    """The experiments to run, why the others aren't, and the type of the device."""
+def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str]:
+    """The experiments to run, and why the others aren't."""
+    net, reason = next(iter(exp_net.nets(session)), None), ""
+    if net is None:
+        reason = "no network that trains was called with a batch"
+    elif exp_net.compiled(net.module):
+        reason = "the network is compiled: each arm would compile again"
     calls: dict[str, Callable[[float], dict[str, Any]]] = {
-        "workers": lambda seconds: exp_data.workers(session, seconds, _cycle(session)),
+        "workers": lambda seconds: exp_data.workers(session, seconds, None if reason else _cycle(net)),
         "items": lambda seconds: exp_data.items(session, seconds),
     }
-    nets = exp_net.nets(session)
-    if not nets:
-        return calls, "no network that trains was called with a batch", "cpu"
-    net = nets[0]
-    if exp_net.compiled(net.module):
-        return calls, "the network is compiled: each arm would compile again", net.device.type
-    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
-        calls[name] = _on_net(getattr(exp_net, name), net, session)
-    calls = {name: calls[name] for name in SHARES if name in calls}
-    return calls, "not called for in this script", net.device.type
+    if not reason:
+        for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
+            calls[name] = functools.partial(_on_net, getattr(exp_net, name), net, session)
+    return calls, reason
 
 
-def _cycle(session: Any) -> Callable[[], object] | None:
-    """Forward and backward, beside which workers make batches; None if there is nothing to run."""
-    nets = exp_net.nets(session)
-    if not nets or exp_net.compiled(nets[0].module):
-        return None
+def _cycle(net: Any) -> Callable[[], object] | None:
+    """Forward and backward, beside which workers make batches; None if the network can't be copied."""
     try:
-        cycle, sync = nets[0].cycle(nets[0].copied()), nets[0].sync
+        cycle, sync = net.cycle(net.copied()), net.sync
     except Exception:
         return None  # The other experiments fail on it too, and say why.
 
@@ -146,33 +140,5 @@ def _cycle(session: Any) -> Callable[[], object] | None:
     return synced
 
 
-def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -> Callable[[float], dict[str, Any]]:
-    def call(seconds: float) -> dict[str, Any]:
-        return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type}
-
-    return call
-
-
-def _step(session: Any) -> dict[str, Any]:
-    """Mean time of a step and of its wait for data, without the first steps, which allocate and start workers.
-
-    Means, as workers deliver in bursts: most steps don't wait, and some wait long.
-    """
-    first = max(1, len(session.step_seconds) // 5)
-    # The session's steps have the very first one too, which `step_seconds` leaves out.
-    parts = [step["parts"] for step in weighted(session.steps)[1 + first :]]
-    wait_s, *rare_s = (
-        statistics.fmean(each.get(name, 0.0) for each in parts) for name in ("wait", "validation", "checkpoint")
-    )
-    step_s = statistics.fmean(session.step_seconds[first:])
-    return {"steps": len(session.step_seconds), "step_s": step_s, "wait_s": wait_s, "rare_s": sum(rare_s)}
-
-
-@contextlib.contextmanager
-def _not_ended(session: Any) -> Iterator[None]:
-    """A finished session ends the script at its next optimizer step, which the experiments must be able to call."""
-    finished, session.finished = session.finished, False
-    try:
-        yield
-    finally:
-        session.finished = finished
+def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any, seconds: float) -> dict[str, Any]:
+    return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type}

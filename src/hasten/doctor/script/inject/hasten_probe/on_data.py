@@ -43,7 +43,13 @@ def _note(session: Session, loader: Any, site: str) -> None:
     kind = _kind(loader)
     facts = next((each for each in session.all_loaders if _replaces(loader, site, kind, each)), None)
     if facts is None:
-        facts = _new_facts(site, kind)
+        facts = {
+            "site": site,
+            "kind": kind,
+            "own_thread": False,
+            "passes": [],  # the step at which each began, and the seconds until its first batch
+            **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
+        }
         session.all_loaders.append(facts)
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
@@ -67,23 +73,6 @@ def _kind(loader: Any) -> list[Any]:
     return [type(loader.dataset).__qualname__, length, getattr(loader, "batch_size", None)]
 
 
-def _new_facts(site: str, kind: list[Any]) -> dict[str, Any]:
-    return {
-        "site": site,
-        "kind": kind,
-        "own_thread": False,
-        "batches": 0,
-        "wait_s": 0.0,
-        "starts": [],
-        "start_steps": [],
-        "fresh": False,
-        "items_s": 0.0,
-        "collate_s": 0.0,
-        "fetches": 0,
-        "training": 0,
-    }
-
-
 def settings(loader: Any) -> dict[str, Any]:
     """Settings of the loader as they are at the end: some frameworks set them after the constructor."""
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
@@ -105,8 +94,7 @@ def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], s
     try:
         iterator = original(self)
     finally:
-        facts["starts"].append(time.perf_counter() - start)
-        facts["fresh"] = True
+        facts["passes"][-1]["start_s"] = time.perf_counter() - start
         session.line.pop()
     if own_thread:
         facts["own_thread"] = True
@@ -146,7 +134,7 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
     if not nested and facts is not None:
         if ends_early(session, facts):
             raise StopIteration
-        facts["pass"]["batches"] += 1
+        facts["passes"][-1]["batches"] += 1
     line.push("wait")
     start, cpu = time.perf_counter(), time.thread_time()
     try:
@@ -161,9 +149,8 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
     if len(line.stack) == 1:
         line.relabel("sample")
     if facts is not None:
-        if facts["fresh"]:
-            facts["fresh"] = False
-            facts["starts"][-1] += elapsed
+        if facts["passes"][-1]["batches"] == 1:
+            facts["passes"][-1]["start_s"] += elapsed
         else:
             facts["wait_s"] += elapsed
             facts["batches"] += 1

@@ -45,11 +45,8 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
         frame = frame.f_back
     if frame is None:
         return
-    key = (loop_line(session, frame), package, "validation" if label == "validation" else "step")
-    entry = session.lines.get(key)
-    if entry is None:
-        entry = session.lines[key] = {"site": key[0], "package": package, "where": key[2], "seconds": 0.0}
-    entry["seconds"] += seconds
+    where = "validation" if label == "validation" else "step"
+    session.row("lines", site=loop_line(session, frame), package=package, where=where)["seconds"] += seconds
 
 
 def watch_files(session: Session) -> None:

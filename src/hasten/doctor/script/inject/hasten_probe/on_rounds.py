@@ -8,7 +8,6 @@ and counts for all of its batches.
 from __future__ import annotations
 
 import dis
-import functools
 import os
 import statistics
 import sys
@@ -32,11 +31,11 @@ _MOST = 0.9
 
 def install(session: Session) -> None:
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        after_import(name, functools.partial(_limit_trainer, session, name))
 
+        def limit(name: str = name) -> None:
+            session.around(sys.modules[name].Trainer, "__init__", _make_trainer)
 
-def _limit_trainer(session: Session, name: str) -> None:
-    session.around(sys.modules[name].Trainer, "__init__", _make_trainer)
+        after_import(name, limit)
 
 
 def _make_trainer(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -49,26 +48,26 @@ def _make_trainer(session: Session, original: Callable[..., Any], self: Any, *ar
 
 def begin_pass(session: Session, facts: dict[str, Any]) -> None:
     """A loader is iterated over."""
-    length, last = facts.get("settings", {}).get("length"), facts.get("pass")
+    length, passes = facts["settings"]["length"], facts["passes"]
+    last = passes[-1] if passes else None
     if session.limited and length and last and last["step"] < session.index and last["batches"] < _MOST * length:
         session.round_share = last["batches"] / length
         session.rounds += 1
-    facts["pass"] = {"step": session.index, "at": time.perf_counter(), "batches": 0}
-    facts["start_steps"].append(session.index)
+    passes.append({"step": session.index, "at": time.perf_counter(), "batches": 0, "start_s": 0.0})
 
 
 def ends_early(session: Session, facts: dict[str, Any]) -> bool:
     """Whether the loader's pass ends before its next batch: only in a `for` loop, which goes on behind it."""
-    length = facts.get("settings", {}).get("length")
-    if not length or not facts["pass"]["batches"]:
+    length, this = facts["settings"]["length"], facts["passes"][-1]
+    if not length or not this["batches"]:
         return False
-    share = facts["pass"]["batches"] / length
+    share = this["batches"] / length
     if session.validating is not None:
-        return share < 1 and _validation_ends(session, facts["pass"]["at"], share)
-    if share > _MOST or session.index < session.round_from or len(facts["start_steps"]) > 2:
+        return share < 1 and _validation_ends(session, this["at"], share)
+    if share > _MOST or session.index < session.round_from or len(facts["passes"]) > 2:
         return False
     is_training = session.loader_facts.get(session.last_loader or -1) is facts
-    if not is_training or session.index - facts["pass"]["step"] < _LEAST_STEPS or not _in_for_loop():
+    if not is_training or session.index - this["step"] < _LEAST_STEPS or not _in_for_loop():
         return False
     session.round_from = session.index + session.steps_wanted // 4
     session.round_share = share
@@ -101,8 +100,9 @@ def safe_path(session: Session, file: Any) -> Any:
     return f"{path}.hasten-doctor" if session.rounds else file
 
 
-def weighted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def weighted_steps(session: Session) -> list[dict[str, Any]]:
     """Steps with what a round adds to one counted for its share: of each part, what lies above the others' median."""
+    steps = session.steps
     others = [step for step in steps[1:] if step["round"] == 1]
     if len(others) + 1 >= len(steps) or not others:
         return steps

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import copy
 import json
-import math
 import multiprocessing
 import multiprocessing.util
 import os
@@ -26,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
-from .on_rounds import weighted
+from .on_rounds import weighted_steps
 from .session import Session, rank
 from .sites import nearest
 
@@ -35,9 +34,6 @@ _COPIED = (
     *("load", "modes", "mode_sites", "saves", "copies", "validations"),
 )
 """What the record has from the session as it is."""
-
-_SPIN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY")
-"""Variables that say how OpenMP's threads wait."""
 
 
 def install(session: Session) -> None:
@@ -225,7 +221,6 @@ def again(session: Session) -> None:
 
 def _close(session: Session, why: str, experiments: bool) -> None:
     _end_threads(session)
-    session.step_seconds = [step["seconds"] for step in weighted(session.steps)[1:]]
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
@@ -262,7 +257,7 @@ def write(session: Session, ended: str, experiments: dict[str, Any] | None = Non
     record = _gather(session, ended) | ({"experiments": experiments} if experiments else {})
     path = Path(session.out, f"record-{os.getpid()}.json")
     half = path.with_suffix(".half")
-    half.write_text(json.dumps(plain(record)), encoding="utf-8")
+    half.write_text(json.dumps(record, default=str), encoding="utf-8")
     half.replace(path)
 
 
@@ -283,33 +278,20 @@ def _gather(session: Session, ended: str) -> dict[str, Any]:
         "roots": [{"site": site} for _, site in list(session.roots)],
         "convolutions": bool(session.conv_sites),
         "hooks_added": count_hooks(session) - session.uses.get("hooks", 0),
-        **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
+        **{name: list(rows.values()) for name, rows in session.tables.items()},
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
-        "steps": weighted(session.steps),
+        "steps": weighted_steps(session),
         "losses": [None if each is None else float(each) for each in list(session.losses)],
         "cores": session.cores,
-        "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
+        "spin": {name: os.environ[name] for name in session.wanted["spin"] if os.environ.get(name)},
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},
     }
 
 
 def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
-    entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings", "pass")}
+    entries = {name: value for name, value in facts.items() if name not in ("ref", "settings")}
     return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
-
-
-def plain(value: Any) -> Any:
-    """`value` in what JSON knows: whatever else it holds as its words, and numbers that aren't finite as None."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return str(value)

@@ -79,21 +79,16 @@ def _on_host(session: Session, tensor: Any) -> bool:
 def _count(session: Session, frame: Any, kind: str, seconds: float, tensor: Any) -> None:
     if session.index == 0:
         return
-    validating = session.validating is not None
-    key = (site_of(frame), kind, validating)
-    entry = session.reads.get(key)
-    if entry is None:
-        device = "cuda" if tensor is None else tensor.device.type
-        entry = {"site": key[0], "kind": kind, "device": device, "count": 0, "seconds": 0.0, "steps": 0, "last": -1}
-        entry.update(validating=validating, elements=0, loop=loop_line(session, frame), boolean=False)
-        session.reads[key] = entry
-    entry["count"] += 1
-    entry["seconds"] += seconds
+    row = session.row("reads", site=site_of(frame), kind=kind, validating=session.validating is not None)
+    if not row["count"]:
+        row.update(device="cuda" if tensor is None else tensor.device.type, loop=loop_line(session, frame))
+    row["count"] += 1
+    row["seconds"] += seconds
     if tensor is not None:
-        entry["elements"] = max(entry["elements"], tensor.numel())
-        entry["boolean"] = str(tensor.dtype) == "torch.bool"
-    entry["steps"] += entry["last"] != session.index
-    entry["last"] = session.index
+        row["elements"] = max(row["elements"], tensor.numel())
+        row["boolean"] = tensor.dtype == torch.bool
+    row["steps"] += row["last"] != session.index  # index 0 isn't counted
+    row["last"] = session.index
 
 
 def keep_batch(session: Session, batch: Any, site: str) -> None:
@@ -121,7 +116,6 @@ def _move(session: Session, original: Callable[..., Any], self: Any, *args: Any,
         copies = session.copies
         if session.index > 0 and session.validating is None:
             copies["count"] += 1
-            copies["bytes"] += self.numel() * self.element_size()
             copies["pinned"] += bool(after == "cuda" and self.is_pinned())
             copies["seconds"] += elapsed
     else:
@@ -162,21 +156,18 @@ def _note_move(session: Session, frame: Any, before: Any, after: Any, args: Any,
     if session.validating is not None or before.is_inference() or (before.device.type == after.device.type != "cpu"):
         return
     session.sent_in_step[site] = number = session.sent_in_step.get(site, 0) + 1
-    key = f"{site} {number}"
-    entry = session.sent.setdefault(
-        key, {"site": site, "count": 0, "batch": 0, "waits": 0, "again": 0, "compared": 0, "equal": 0, "elements": 0}
-    )
-    entry["count"] += 1
-    entry["batch"] += batch
-    entry["waits"] += not (kwargs.get("non_blocking") or (args and args[-1] is True))
-    entry["elements"] = before.numel()
+    row = session.row("sent", site=site, number=number)
+    row["count"] += 1
+    row["batch"] += batch
+    row["waits"] += not (kwargs.get("non_blocking") or (args and args[-1] is True))
+    row["elements"] = before.numel()
     version = (id(before), before._version)
-    entry["again"] += version in session.sent_batch
+    row["again"] += version in session.sent_batch
     if batch or id(before) in {each[0] for each in session.sent_batch}:
         session.sent_batch.add(version)
     if not batch and session.index < 8 and before.numel() <= COMPARED and before.is_leaf and not before.requires_grad:
-        last = session.sent_last.get(key)
-        entry["compared"] += last is not None
+        last = session.sent_last.get((site, number))
+        row["compared"] += last is not None
         same = last is not None and last.shape == before.shape and last.dtype == before.dtype
-        entry["equal"] += bool(same and torch.equal(last, before))  # type: ignore[arg-type]
-        session.sent_last[key] = before.detach().clone()
+        row["equal"] += bool(same and torch.equal(last, before))  # type: ignore[arg-type]
+        session.sent_last[site, number] = before.detach().clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import threading
@@ -13,6 +14,8 @@ import torch
 
 from .exp_time import usable_cores
 
+TABLES = ("reads", "calls", "lines", "sent")
+"""What the record has as a list of rows, each for a line of the script."""
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 
@@ -107,18 +110,16 @@ class Session:
         self.shapes: dict[str, int] = {}
         self.devices: dict[str, int] = {}
         self.autocast: dict[str, int] = {}
-        self.step_seconds: list[float] = []
         self.module_sites: dict[int, tuple[Any, Site]] = {}
         self.conv_sites: dict[int, Site] = {}
-        self.reads: dict[tuple[str, str, bool], dict[str, Any]] = {}
-        self.calls: dict[tuple[str, str], dict[str, Any]] = {}
+        self.tables: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {name: {} for name in TABLES}
         self.modes: dict[str, dict[str, Any]] = {}
         self.mode_sites: dict[str, Site] = {}
         self.loss: Any = None
         self.losses: list[Any] = []
         """Tensors of the scalar on which each step went backward, read at the end."""
         self.saves: list[dict[str, Any]] = []
-        self.copies: dict[str, Any] = {"count": 0, "bytes": 0, "pinned": 0, "seconds": 0.0}
+        self.copies: dict[str, Any] = {"count": 0, "pinned": 0, "seconds": 0.0}
         self.validations: list[dict[str, Any]] = []
         self.validating: dict[str, Any] | None = None
         self.compiled_functions = 0
@@ -130,14 +131,12 @@ class Session:
         """Modules with weights that no optimizer takes."""
         self.syncing = False
         self.uses: dict[str, Any] = {}
-        self.lines: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.loop_code: Any = None
         self.batch: set[int] = set()
         self.batch_refs: list[Any] = []
-        self.sent: dict[str, dict[str, Any]] = {}
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
-        self.sent_last: dict[str, Any] = {}
+        self.sent_last: dict[tuple[Site, int], Any] = {}
         self.gradients: dict[int, tuple[Any, ...]] = {}
         self.opened: dict[str, dict[str, int]] = {}
         self.subclass = ""
@@ -192,13 +191,19 @@ class Session:
         """Every fourth step on CUDA: its parts are then device times, and the steps between show the real pace."""
         self.syncing = self.index % 4 == 3 and "cuda" in self.devices
 
+    def row(self, table: str, **key: Any) -> dict[str, Any]:
+        """The row of a table of the record for what `key` names; a new one counts from 0."""
+        rows, values = self.tables[table], tuple(key.values())
+        if values not in rows:
+            rows[values] = collections.defaultdict(int, key)
+        return rows[values]
+
     def called(self, kind: str, site: Site, seconds: float = 0.0) -> None:
         """Count a call that doesn't belong in a training loop; calls before the first step don't count."""
-        if self.index == 0:
-            return
-        entry = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})
-        entry["count"] += 1
-        entry["seconds"] += seconds
+        if self.index > 0:
+            row = self.row("calls", kind=kind, site=site)
+            row["count"] += 1
+            row["seconds"] += seconds
 
     def trains_on_last_batch(self) -> bool:
         """Whether the last batch is from a data set on which the training steps are made."""
