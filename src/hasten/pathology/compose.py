@@ -16,7 +16,7 @@ from hasten.cache.key import cache_dir
 from hasten.checkpoint.file import read_checkpoint
 from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
-from hasten.config.schema import CacheConfig, DistributeConfig
+from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
@@ -46,7 +46,7 @@ from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads,
 from hasten.runtime.device import pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
 from hasten.runtime.precision import memory_format, to_memory_format
-from hasten.runtime.variant import Precision, Variant, explain
+from hasten.runtime.variant import Variant, candidates, explain
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents
 from hasten.training.compose import make_step
@@ -82,10 +82,9 @@ def choose_variant(
         if tiny:
             keep_fp32(network, tiny)
             note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
-    supported: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
-    precisions = supported if train.precision is None else [train.precision]
-    formats = [False, True] if train.channels_last is None else [train.channels_last]
-    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    # Hasten's kernels are not for a ResNet.
+    given = TrainConfig(precision=train.precision, channels_last=train.channels_last, fused_kernels=False)
+    allowed = candidates(device, given)
     variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
         shape = (min(train.batch_size, 8), 3, 1, size, size)

@@ -229,19 +229,6 @@ class TileResult:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlideResult:
-    """Results on one slide."""
-
-    id: str
-    lesions: int
-    """Number of lesions that count."""
-    detections: int
-    highest: float
-    """Value of the heat map."""
-    cells: int
-
-
 def evaluate_tiles(scorer: Scorer, tiles: TileSet) -> TileResult:
     """AUC, balanced accuracy and mean loss of all tiles, without augmentation."""
     from monai.metrics import compute_roc_auc
@@ -296,14 +283,15 @@ def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
 
 def evaluate_slides(
     scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path
-) -> tuple[dict[str, Any], list[SlideResult]]:
+) -> dict[str, Any]:
     """Heat maps of all slides, their detections and froc.json into `out`; what froc.json holds.
 
-    MONAI's free-response ROC, whose `score` is None, with a reason in `why`, where no lesion counts.
+    MONAI's free-response ROC, whose `score` is None, with a reason in `why`, where no lesion counts; and of each of
+    `slides` the lesions that count, the detections, the highest value of the heat map and its cells with tissue.
     """
     from monai.metrics import compute_fp_tp_probs_nd
 
-    results: list[SlideResult] = []
+    results: list[dict[str, Any]] = []
     rows: list[Detection] = []
     false: list[np.ndarray] = []
     hits: list[np.ndarray] = []
@@ -317,21 +305,18 @@ def evaluate_slides(
         hits.append(np.asarray(of_slide[1]))
         rows += scanned.rows(case.id)
         results.append(
-            SlideResult(
-                id=case.id,
-                lesions=of_slide[2],
-                detections=len(scanned.scores),
-                highest=float(scanned.heat.max()),
-                cells=len(scanned.grid.cells),
-            )
+            {
+                "id": case.id,
+                "lesions": of_slide[2],
+                "detections": len(scanned.scores),
+                "highest": float(scanned.heat.max()),
+                "cells": len(scanned.grid.cells),
+            }
         )
     write_detections(out / DETECTIONS_CSV, rows)
-    content = {
-        **froc_content(false, hits, [each.lesions for each in results]),
-        "slides": list(results),
-    }
+    content = {**froc_content(false, hits, [each["lesions"] for each in results]), "slides": results}
     write_json(out / FROC_JSON, content)
-    return content, results
+    return content
 
 
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

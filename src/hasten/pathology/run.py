@@ -128,7 +128,7 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
     config, network = evaluator.config, loop.components.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
     with loop.clock.span("slides"):
-        content, results = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
+        content = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
     if content["score"] is None:
         log.warning("no FROC: %s", content["why"])
     about = {
@@ -140,5 +140,5 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
         "tiles": {"train": len(loop.components.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
     summary = write_summary(out, loop, about, metric=evaluator.metric)
-    write_page(out, summary, content, results)
+    write_page(out, summary, content)
     return summary
