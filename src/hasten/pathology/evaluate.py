@@ -281,9 +281,7 @@ def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
     return cells
 
 
-def evaluate_slides(
-    scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path
-) -> dict[str, Any]:
+def evaluate_slides(scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path) -> dict[str, Any]:
     """Heat maps of all slides, their detections and froc.json into `out`; what froc.json holds.
 
     MONAI's free-response ROC, whose `score` is None, with a reason in `why`, where no lesion counts; and of each of
