@@ -160,7 +160,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
         # As many for each rank, as ranks must make the same number of steps: some occur twice.
         share = self._share()
-        return CaseLoader(case, list(DistributedSampler(ids, share.size, share.rank, shuffle=False))) or []
+        sampler = DistributedSampler(cases, share.size, share.rank, shuffle=False)  # type: ignore[arg-type]  # its length
+        return CaseLoader(case, list(sampler)) or []
 
     def teardown(self, stage: str | None = None) -> None:
         """Release the cases."""
