@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import yaml
 from markupsafe import Markup
 
 from hasten.evaluation.crossval import summarise
@@ -186,10 +188,8 @@ def run_sections(run: Run) -> tuple[Section, ...]:
         slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
-        _listing("Environment", ("Name", "Value"), words.environment(run.environment), "Versions and the machine"),
-        Section("Configuration", pre=run.config, folded="run.yaml, resolved")
-        if run.config
-        else Section("Configuration", note="Not recorded."),
+        _folded("Environment", "Versions and the machine", _yaml(run.environment) if run.environment else ""),
+        _folded("Configuration", "run.yaml, resolved", run.config),
     )
     return tuple(section for section in sections if section is not None)
 
@@ -295,10 +295,16 @@ def _plan(run: Run) -> Section:
     return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows)
 
 
-def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], folded: str = "") -> Section:
-    if not rows:
-        return Section(title, note="Not recorded.")
-    return Section(title, table=Table(columns, rows), folded=folded)
+def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Section:
+    return Section(title, table=Table(columns, rows)) if rows else Section(title, note="Not recorded.")
+
+
+def _folded(title: str, about: str, text: str) -> Section:
+    return Section(title, pre=text, folded=about) if text else Section(title, note="Not recorded.")
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 PERCENT = (0.0, 103.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hasten.config.size import size_text
 from hasten.observe import values
 from hasten.report.read import Run
 
@@ -81,34 +80,11 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested dictionaries as rows (`gpu.name`, value), in their order."""
-    rows: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            rows += flat(value, f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", plain(value)))
-    return rows
-
-
 def title(name: str) -> str:
     """A setting's or field's name as words: `batch_size` as `Batch size`."""
     words = name.lower().replace("_", " ").split()
     text = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in words)
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Versions and the machine as rows of words; bytes as GiB."""
-    rows = []
-    for name, text in flat(values):
-        first, *rest = name.split(".")
-        words = ": ".join([title(first), *(each if each.isupper() else each.replace("_", " ") for each in rest)])
-        if name.endswith("_bytes") and text.isdecimal():
-            words, text = words.removesuffix(" bytes"), size_text(int(text)).replace(" ", NBSP)
-        rows.append((words, text))
-    return tuple(rows)
 
 
 def time_to(run: Run, level: float) -> float | None:
