@@ -71,9 +71,10 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
         return load_source(source, overrides)
     recipe = recipe_at(source)
     if recipe is not None:
-        from hasten.recipes.run import run_of
+        from hasten.recipes.run import detection_of, run_of
 
-        return run_of(recipe, overrides, base=source_folder(source))
+        make = detection_of if recipe.kind == "detection" else run_of
+        return make(recipe, overrides, base=source_folder(source))
     path = expanded(source)
     if path.suffix.lower() in (".yaml", ".yml"):
         from_file = load_kind(path, overrides)

@@ -160,8 +160,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
         # As many for each rank, as ranks must make the same number of steps: some occur twice.
         share = self._share()
-        sampler = DistributedSampler(cases, share.size, share.rank, shuffle=False)  # type: ignore[arg-type]  # its length
-        return CaseLoader(case, list(sampler)) or []
+        data: Any = cases  # the sampler asks for their number alone
+        return CaseLoader(case, list(DistributedSampler(data, share.size, share.rank, shuffle=False))) or []
 
     def teardown(self, stage: str | None = None) -> None:
         """Release the cases."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,13 @@ from hasten.checkpoint.file import read_checkpoint
 from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
-from hasten.config.settled import PlannedTrain
+from hasten.config.settled import PlannedTrain, fields_of
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
-from hasten.pathology.config import (
-    ClassifierConfig,
-    DetectionConfig,
-    FitConfig,
-    is_detection_run,
-    load,
-    shared_settings,
-)
+from hasten.pathology.config import ClassifierConfig, DetectionConfig, FitConfig, is_detection_run, load
 from hasten.pathology.evaluate import (
     DETECTIONS_CSV,
     HEAT_MAP_ENDINGS,
@@ -145,7 +138,8 @@ def _planned(fit: FitConfig, per_epoch: int, variant: Variant) -> PlannedTrain:
     every = fit.validate_every or per_epoch
     steps = fit.steps or max(1, round(fit.epochs * per_epoch))
     decided = {"steps": steps, "validate_every": every, "checkpoint_every": every}
-    return PlannedTrain(**{**shared_settings(fit), **asdict(variant), **decided})
+    shared = {name: value for name, value in fields_of(fit).items() if name not in ("epochs", "batch_size")}
+    return PlannedTrain(**{**shared, **asdict(variant), **decided})
 
 
 def scorer_of(network: nn.Module, config: DetectionConfig, variant: Variant, device: torch.device) -> Scorer:
@@ -165,15 +159,9 @@ class TileEvaluator:
     cells: int = 0
     """Number of tiles that are scored for the heat maps after the training."""
     metric: str = "auc"
-
-    @property
-    def accelerators(self) -> Accelerators:
-        return {}
-
-    @property
-    def covers(self) -> None:
-        """All tiles, always."""
-        return None
+    accelerators: Accelerators = field(default_factory=dict)
+    covers: None = None
+    """All tiles, always."""
 
     @property
     def repeated(self) -> float:

@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 
 def run_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
-) -> RunConfig | DetectionConfig:
+) -> RunConfig:
     """The run that a recipe describes, with `section.field=value` over it; with `twin` for those phantoms.
 
     Its data are where `data.source` says, else in the folder of public sets. base: folder that a data.source in the
-    recipe is relative to. The data are looked through, but for slides: classes, and the cases for validation.
-    Raises ValueError: a mistake in an override, data that are absent (with what to fetch, how large it is and under
-    which licence), that can't be read, or that hold labels outside the recipe's classes.
+    recipe is relative to. The data are looked through: classes, and the cases for validation.
+    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (with what to fetch,
+    how large it is and under which licence), that can't be read, or that hold labels outside the recipe's classes.
     """
+    if recipe.kind != "segmentation":
+        raise ValueError(f"{recipe.name}: is a recipe for detection on slides, which only `hasten train` takes")
     tree = recipe.run if twin is None else merge_settings(recipe.run, twin.run)
-    if recipe.kind == "detection":
-        from hasten.pathology.config import load
-
-        slides = load(tree, overrides)
-        source = _source(recipe, tree, slides.data.source, overrides, base)
-        return dataclasses.replace(slides, data=dataclasses.replace(slides.data, source=source))
     train = tree.get("train") or {}
     target = recipe.target if twin is None or twin.target is None else twin.target
     tree = merge_settings(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
@@ -62,6 +58,19 @@ def run_of(
     if last and not _is_overridden("data.split", overrides):
         config = _with_last(config, recipe.name, last, case_set)
     return config
+
+
+def detection_of(
+    recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
+) -> DetectionConfig:
+    """`run_of` for a recipe of detection on slides, which are not inspected."""
+    from hasten.pathology.config import load
+
+    assert recipe.kind == "detection"
+    tree = recipe.run if twin is None else merge_settings(recipe.run, twin.run)
+    config = load(tree, overrides)
+    source = _source(recipe, tree, config.data.source, overrides, base)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
 
 
 def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
@@ -153,7 +162,7 @@ def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int
 def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
     """The run on phantoms in `to` as YAML, its source relative so that the folder may be moved."""
     overrides = [f"data.source={to.absolute()}"]
-    config: Any = run_of(recipe, overrides, twin=twin)
+    config: Any = (detection_of if recipe.kind == "detection" else run_of)(recipe, overrides, twin=twin)
     return dump_run(dataclasses.replace(config, data=dataclasses.replace(config.data, source=".")))
 
 

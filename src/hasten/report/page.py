@@ -164,17 +164,17 @@ def _threshold(runs: list[Run]) -> float | None:
 
 
 PARTS = {
-    "import": ("import", "--c4"),
-    "read_plan": ("read and plan", "--c5"),
-    "prepare": ("prepare", "--c1"),
-    "tune": ("tune", "--c7"),
-    "compile": ("compile", "--c8"),
-    "train": ("train", "--c2"),
-    "wait_for_data": ("wait for data", "--c6"),
-    "validate": ("validate", "--c3"),
-    "checkpoint": ("checkpoint", "--ink"),
+    "import": "--c4",
+    "read_plan": "--c5",
+    "prepare": "--c1",
+    "tune": "--c7",
+    "compile": "--c8",
+    "train": "--c2",
+    "wait_for_data": "--c6",
+    "validate": "--c3",
+    "checkpoint": "--ink",
 }
-"""Parts of a run's time in the order they are stacked: their words and their colours."""
+"""Parts of a run's time in the order they are stacked, and their colours."""
 _TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
 
 
@@ -259,21 +259,17 @@ def _validations(run: Run, metric: str) -> Chart:
 def _time(run: Run) -> Section:
     """The time by part."""
     title = "Where the time went"
-    seconds = {name: value for name, value in run.seconds.items() if value > 0}
-    rows = [(*PARTS[name], seconds[name]) for name in PARTS if name in seconds]
-    rows += [(name.replace("_", " "), "--muted", value) for name, value in seconds.items() if name not in PARTS]
-    if not rows:
+    ordered = {**dict.fromkeys(PARTS, 0.0), **run.seconds}
+    seconds = {name: value for name, value in ordered.items() if value > 0}
+    if not seconds:
         return Section(title, note="The parts of the time are recorded when a run ends.")
-    covered = sum(value for _, _, value in rows)
+    covered = sum(seconds.values())
     total = max(run.total_s or 0.0, covered)
     if total - covered > 0.001 * total:
-        rows.append(("other", "--rest", total - covered))
-    total = sum(value for _, _, value in rows)
-    return Section(
-        title,
-        bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"Shares are of {words.duration(total)} in all.",
-    )
+        seconds["other"] = total - covered
+    colors = tuple({**PARTS, "other": "--rest"}.get(name, "--muted") for name in seconds)
+    bar = Bar(tuple((name.replace("_", " "), value) for name, value in seconds.items()), colors=colors)
+    return Section(title, bar=bar, note=f"Shares are of {words.duration(sum(seconds.values()))} in all.")
 
 
 def _accelerators(run: Run) -> Section:

@@ -387,13 +387,13 @@ def analyse(
     reported. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
-    study = read_logs(folder)
+    logs, remarks = read_logs(folder)
     if target is None:
-        target = reached_by_all(study.logs)
-    compared = chosen_epoch(study.logs, epoch, folder)
-    series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
-    metric = study.logs[0].metric_name
-    doubts, notes = _notes(study.logs)
+        target = reached_by_all(logs)
+    compared = chosen_epoch(logs, epoch, folder)
+    series = series_of(logs, baseline=baseline, epoch=compared, target=target, folder=folder)
+    metric = logs[0].metric_name
+    doubts, notes = _notes(logs)
     return Analysis(
         name=folder.resolve().name,
         baseline=baseline,
@@ -404,7 +404,7 @@ def analyse(
         series=series,
         verdicts=verdicts(series, drop=drop, metric=metric),
         warnings=tuple(doubts),
-        notes=(*study.notes, *notes),
+        notes=(*remarks, *notes),
     )
 
 
