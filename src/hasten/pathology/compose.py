@@ -171,18 +171,14 @@ class TileEvaluator:
     def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> TileResult:
         """`room` is not asked: all tiles are scored in one go."""
         training = network.training
-        result = evaluate_tiles(self.scorer(network.eval()), self.tiles)
+        result = evaluate_tiles(scorer_of(network.eval(), self.config, self.variant, self.device), self.tiles)
         network.train(training)
         return result
-
-    def scorer(self, network: nn.Module) -> Scorer:
-        """network: in evaluation mode."""
-        return scorer_of(network, self.config, self.variant, self.device)
 
     def fit(self, network: nn.Module, seconds: float) -> float:
         """Estimated duration of a validation, from the time of some of its tiles; it is not shortened."""
         training = network.training
-        scorer, image = self.scorer(network.eval()), self.tiles.image
+        scorer, image = scorer_of(network.eval(), self.config, self.variant, self.device), self.tiles.image
         some = image[: scorer.batch_size]
         for _ in range(2):  # the first pass selects kernels
             begin = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -87,7 +86,9 @@ def _comparison_page(runs: list[Run]) -> Page:
     """Compare `runs`, two or more, with the first. Equal names are distinguished by their folders."""
     names = [run.name for run in runs]
     runs = [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
-    threshold, metric = _threshold(runs), words.common_metric(runs)
+    threshold, metric = runs[0].target, words.common_metric(runs)
+    if threshold is None:
+        threshold = words.reached_by_all(run.scores for run in runs)
     goal = "target" if threshold is None else f"{metric} {words.threshold(threshold)}"
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
     rows = tuple(
@@ -153,14 +154,6 @@ def step_seconds(run: Run) -> float | None:
     if not run.steps or "train" not in run.seconds:
         return None
     return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
-
-
-def _threshold(runs: list[Run]) -> float | None:
-    """The first run's target, or the highest score, in hundredths, that every validated run reached."""
-    if runs[0].target is not None:
-        return runs[0].target
-    tops = [max(record.score for record in run.validations) for run in runs if run.validations]
-    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
 
 
 PARTS = {

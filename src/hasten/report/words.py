@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hasten.observe import values
@@ -85,6 +86,12 @@ def title(name: str) -> str:
     words = name.lower().replace("_", " ").split()
     text = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in words)
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def reached_by_all(scores: Iterable[Sequence[tuple[float, float]]]) -> float | None:
+    """The highest score, in hundredths, that all runs with validations reached. scores: as `Run.scores`, of each."""
+    tops = [max(score for _, score in each) for each in scores if each]
+    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
 
 
 def time_to(run: Run, level: float) -> float | None:
