@@ -67,11 +67,18 @@ def _run_page(run: Run) -> Page:
     return Page(
         title=run.name,
         kind=KIND,
-        badge=badge(words.STATUS.get(run.status, run.status), _TONES.get(run.status, "")),
+        badge=_status(run),
         verdict=words.verdict(run),
         cards=run_cards(run),
         sections=(Section("", warning=Note("To know when reading this", run.notes), sections=run_sections(run)),),
     )
+
+
+_TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
+
+
+def _status(run: Run) -> Markup:
+    return badge(run.status.replace("_", " "), _TONES.get(run.status, ""))
 
 
 KIND = "training report"
@@ -93,7 +100,7 @@ def _comparison_page(runs: list[Run]) -> Page:
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
     rows = tuple(
         (
-            Markup("{}<br>{}").format(run.name, badge(words.STATUS.get(run.status, run.status))),
+            Markup("{}<br>{}").format(run.name, _status(run)),
             words.duration(time_s) if time_s is not None else "not reached",
             f"{times[0] / time_s:.2f}×" if times[0] and time_s else words.DASH,
             words.score(run.best_score),
@@ -168,7 +175,6 @@ PARTS = {
     "checkpoint": "--ink",
 }
 """Parts of a run's time in the order they are stacked, and their colours."""
-_TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
 
 
 def run_sections(run: Run) -> tuple[Section, ...]:

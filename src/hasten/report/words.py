@@ -13,15 +13,6 @@ DASH = "–"
 NBSP = "\u00a0"
 """No-break space, between a number and its unit."""
 
-STATUS = {
-    "finished": "finished",
-    "target_reached": "target reached",
-    "time_up": "time is up",
-    "interrupted": "interrupted",
-    "failed": "failed",
-    "in_progress": "in progress",
-}
-
 _ABBREVIATIONS = {"cpu", "cuda", "ema", "gpu", "ram", "utc"}
 
 METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
