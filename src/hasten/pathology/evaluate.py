@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from hasten.cases.slide.grid import Grid
 from hasten.cases.slide.listing import SlideCase
 from hasten.observe.rundir import write_json
 from hasten.pathology.config import DetectConfig, DetectionConfig
-from hasten.pathology.tiles import TileSet, normalised, open_case, read_rows, tissue_grid
+from hasten.pathology.tiles import TileSet, normalised, open_case, read_ahead, tissue_grid
 from hasten.runtime.precision import autocast, memory_format, tensor_cores
 from hasten.runtime.variant import Variant
 
@@ -138,31 +136,14 @@ class Scorer:
 def heat_map(slide: Slide, grid: Grid, scorer: Scorer) -> np.ndarray:
     """(rows, columns) float32: the chance of each cell with tissue, 0 elsewhere. Tiles are read ahead by threads."""
     heat = np.zeros(grid.shape, np.float32)
-    start = 0
-    for tiles in _read_ahead(slide, grid, scorer):
+    start, numbers = 0, np.arange(len(grid.cells))
+    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
+    size = max(1, scorer.batch_size // scorer.threads)
+    for tiles in read_ahead(slide, grid, numbers, size=size, threads=scorer.threads):
         rows, columns = grid.cells[start : start + len(tiles)].T
         heat[rows, columns] = scorer(torch.from_numpy(tiles)).numpy()
         start += len(tiles)
     return heat
-
-
-def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray]:
-    """The tiles of all cells in their order, (B, 3, H, W) at a time."""
-
-    def read(first: int) -> np.ndarray:
-        numbers = np.arange(first, min(first + size, len(grid.cells)))
-        return read_rows(slide, grid, numbers, np.empty((len(numbers), 3, grid.tile, grid.tile), np.uint8))
-
-    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
-    size = max(1, scorer.batch_size // scorer.threads)
-    waiting: deque[Future[np.ndarray]] = deque()
-    with ThreadPoolExecutor(scorer.threads) as pool:
-        for first in range(0, len(grid.cells), size):
-            waiting.append(pool.submit(read, first))
-            if len(waiting) > 2 * scorer.threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
