@@ -55,8 +55,10 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
 
 
 def _slides(slides: list[dict[str, Any]]) -> Section:
-    numbers = ("cells", "highest", "detections", "lesions")
-    rows = tuple((each["id"], *(words.number(each[name]) for name in numbers)) for each in slides)
+    rows = tuple(
+        (each["id"], f"{each['cells']:,}", words.score(each["highest"]), str(each["detections"]), str(each["lesions"]))
+        for each in slides
+    )
     columns = ("Slide", "Tiles", "Highest chance", "Detections", "Lesions")
     return Section("Slides", table=Table(columns, rows, (1, 2, 3, 4)))
 
