@@ -21,7 +21,7 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import milliseconds, turns
 from benchmarks.harness import Claim, interleave
 from hasten.doctor.environment.conv import check_conv3d, probe_conv3d
-from hasten.observe.monitor.gpu import GpuProbe
+from hasten.observe.monitor.probes import GpuProbe
 from hasten.runtime.precision import DTYPES, autocast, autotuned, memory_format, tensor_cores
 
 LEVELS = ((32, 128), (64, 64), (128, 32), (256, 16), (320, 8))

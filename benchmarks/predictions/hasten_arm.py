@@ -9,9 +9,8 @@ from typing import Any
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
     from benchmarks.predictions.scene import members_of
-    from hasten.prediction.inputs import find_cases
     from hasten.prediction.model import load_members
-    from hasten.prediction.predict import predict_cases
+    from hasten.prediction.predict import find_cases, predict_cases
 
     members, images = members_of(job), [Path(image) for image in job["images"]]
     model, content = load_members(members, device=job["device"]), members[0].content

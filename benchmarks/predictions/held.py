@@ -44,7 +44,7 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
             return network(batch)
 
     how = Inference(
-        patch=window, divisor=(1, 1, 1), whole_up_to=0, overlap=job["overlap"], batch_size=1, precision="fp32",
+        window=window, divisor=(1, 1, 1), whole_up_to=0, overlap=job["overlap"], batch_size=1, precision="fp32",
         channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=job["classes"],
         sums_bytes=job["sums_bytes"],
     )  # fmt: skip

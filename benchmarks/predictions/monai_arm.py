@@ -20,7 +20,7 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
     from benchmarks.predictions.scene import network_of
 
     network, how = network_of(job)
-    inferer = SlidingWindowInferer(how.patch, sw_batch_size=job["batch_size"], overlap=how.overlap, mode="gaussian")
+    inferer = SlidingWindowInferer(how.window, sw_batch_size=job["batch_size"], overlap=how.overlap, mode="gaussian")
     before = _before(job["spacing"], crop=True)
     after = _after(before, job["out"])
 

@@ -20,7 +20,7 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
     from benchmarks.predictions.scene import network_of
 
     network, how = network_of(job)
-    plans, configuration, dataset = _plans(job, how.patch)
+    plans, configuration, dataset = _plans(job, how.window)
     predictor = nnUNetPredictor(
         tile_step_size=1 - how.overlap, use_gaussian=True, use_mirroring=False,
         perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,

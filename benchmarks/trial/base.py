@@ -43,11 +43,14 @@ def warm_up() -> None:
 
 def make_base(folder: Path) -> Path:
     """Write the base into an empty folder; its path. Raises RuntimeError if Hasten can't even do that."""
+    from hasten.phantoms.cells import write_cells
     from hasten.phantoms.organs import write_phantoms
 
     folder.mkdir(parents=True)
     write_phantoms(folder / "volumes", num_cases=4, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0), num_threads=1)
-    write_phantoms(folder / "pictures", num_cases=4, shape=(1, 32, 32), num_threads=1, spatial_dims=2)
+    write_cells(folder / "pictures", num_cases=4, shape=(32, 32), radius=8, num_threads=1)
+    for file in (folder / "pictures").glob("*/*.png"):
+        file.rename(file.with_name(file.name.replace("cells", "phantom")))
     (folder / "w").mkdir()
     box = Box(folder=folder / "w", base=folder)
     for data, run, settings in (("volumes", "run", TINY), ("pictures", "flat-run", TINY_2D)):

@@ -25,7 +25,7 @@ _HOME = {
     "ThreadDataLoader": "hasten.monai.thread_loader",
     "TrainStep": "hasten.training.step",
     "Update": "hasten.training.update",
-    "compile_transforms": "hasten.augment.compile",
+    "compile_transforms": "hasten.augment.from_monai",
     "evaluate": "hasten.evaluation.evaluate",
     "export_weights": "hasten.prediction.export",
     "load_predictor": "hasten.prediction.predict",

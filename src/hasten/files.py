@@ -99,24 +99,6 @@ def try_lock(path: Path, flags: int) -> int | None:
     return handle if locked else None
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds a flock on a file or folder; False where there is none."""
-    if fcntl is None:
-        return False
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        # A shared lock: two concurrent checks must not take each other for the owner.
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
 def boot_id() -> str:
     """Identifies the current boot of this machine; empty where the system does not report it."""
     try:

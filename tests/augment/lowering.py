@@ -10,7 +10,7 @@ from monai.transforms import Compose
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from hasten.augment.compile import TransformProgram, compile_transforms
+from hasten.augment.from_monai import TransformProgram, compile_transforms
 from hasten.augment.steps import FUSED
 
 KEYS = ("image", "label")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from hasten.augment.program import HostSource
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share
@@ -29,7 +29,7 @@ def test_shares_of_ranks_are_the_batch(kind: str, size: int, pieces: int) -> Non
 def test_shares_of_a_chain_that_begins_sample_by_sample() -> None:
     from monai.transforms import Compose, RandFlipd, RandLambdad, RandShiftIntensityd, RandSpatialCropd
 
-    from tests.augment.test_compile import KEYS, rows
+    from tests.augment.test_from_monai import KEYS, rows
 
     transforms = [
         RandLambdad("image", func=lambda image: image * 2, prob=0.5),

@@ -18,9 +18,9 @@ from monai.transforms import (
 )
 from torch import Tensor
 
-from hasten.augment import compile as compiling
 from hasten.augment import cucim
-from hasten.augment.compile import compile_transforms
+from hasten.augment import from_monai as compiling
+from hasten.augment.from_monai import compile_transforms
 from hasten.augment.whole_cases import run_one
 from tests.augment.lowering import lowered
 

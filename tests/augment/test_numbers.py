@@ -9,7 +9,7 @@ import pytest
 import torch
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandLambdad, RandSpatialCropd
 
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 
 SIDE = 6
 

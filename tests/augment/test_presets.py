@@ -17,7 +17,7 @@ from monai.transforms import (
     RandSpatialCropd,
 )
 
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from hasten.augment.presets import brats_chain, nnunet_chain, pathology_chain, spleen_chain
 from hasten.augment.store import store_of_items
 from hasten.cache.arena import Store

@@ -79,9 +79,9 @@ def test_cases_keep_their_order_over_the_stages(keep_voxels: bool) -> None:
     for stage in stages:
         start = -(-(len(numbers) + skipped) // stage.batch_size) * stage.batch_size
         skipped += start - len(numbers) - skipped
-        numbers += range(start, start + stage.samples)
+        numbers += range(start, start + (stage.last - stage.first) * stage.batch_size)
     assert seen == cases_of(torch.tensor(5), torch.arange(numbers[-1] + 1), 5)[numbers].tolist()
-    assert own.samples(0, 10) == len(seen) == sum(stage.samples for stage in stages)
+    assert own.samples(0, 10) == len(seen) == len(numbers)
     assert own.samples(2, 12) == sum(own.stage(step).batch_size for step in range(2, 12))
     counts = Counter(seen).values()
     assert max(counts) - min(counts) <= 2 + skipped

@@ -10,7 +10,7 @@ import torch
 from monai.transforms import Compose, RandFlipd
 from torch import Tensor
 
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from tests.augment.tutorials import CHAINS, Rows
 
 SAMPLE_BY_SAMPLE = ("self-supervised", "cells", "mednist")

@@ -20,13 +20,13 @@ from monai.transforms import (
 from torch import Tensor
 
 from hasten.augment.chain import Chain
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from hasten.augment.make_program import augment_batch, segment_of_batch
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import Items, WholeCases, run_one
 from tests.augment.lowering import KEYS, batch_of, item
-from tests.augment.test_compile import rows
+from tests.augment.test_from_monai import rows
 
 
 def source(*transforms: Any, keys: tuple[str, ...] = KEYS, count: int = 3) -> WholeCases:

@@ -14,7 +14,7 @@ from hasten.cache.build import get_arena
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
-from hasten.phantoms.organs import write_phantoms
+from hasten.phantoms.cells import write_cells
 from tests.cache.sets import SPEC, assert_holds, write_case_set
 
 SIZES = st.integers(1, 7)
@@ -59,7 +59,7 @@ def test_any_set(
 
 
 def test_two_dimensions(tmp_path: Path, cache: CacheConfig) -> None:
-    case_set = load_case_set(write_phantoms(tmp_path / "2d", num_cases=3, shape=(1, 32, 48), spatial_dims=2))
+    case_set = load_case_set(write_cells(tmp_path / "2d", num_cases=3, shape=(32, 48), radius=8))
     arena = get_arena(case_set, SPEC, cache)
     assert arena.shapes == ((1, 32, 48),) * 3
     assert_holds(arena, case_set, SPEC, cache.max_points)

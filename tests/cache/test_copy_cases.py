@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hasten.cache.arena import Arena
-from hasten.cache.homes import copy_cases
+from hasten.cache.build import copy_cases
 from hasten.prepare.types import Geometry
 from tests.augment.stores import random_store
 

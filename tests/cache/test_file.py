@@ -16,8 +16,8 @@ import hasten.cache.build as build
 import hasten.cache.file as file
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cache.checked import DamagedEntry
 from hasten.cache.file import Selection, open_arena, read_shard
+from hasten.cache.publish import DamagedEntry
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
 from tests.cache.sets import SPEC, assert_holds, shard_of, write_case_set

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as npst
 from monai.data import MetaTensor
 from monai.transforms import Flipd, Orientationd
 
-from hasten.cache.checked import DamagedEntry
 from hasten.cache.item_bytes import decode, encode
+from hasten.cache.publish import DamagedEntry
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 ARRAYS = npst.arrays(

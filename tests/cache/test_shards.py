@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import hasten.cache.build as build
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena, is_prepared
-from hasten.cache.checked import read_checked
+from hasten.cache.publish import read_checked
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.formats import is_nifti, is_picture, kind_of, list_files, read_file, read_file_header, stem
+from hasten.cases.formats import is_nifti, is_picture, kind_of, named_files, read_file, read_file_header, stem
 from tests.cases.itk_images import sitk, voxels, write_series
 
 
@@ -34,10 +34,11 @@ def test_kinds(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     kinds = {"one.tif": "tiff", "two.TIFF": "tiff", "b.png": "picture", "case.nii": "series", "e.mha": "itk",
              "c.nii.gz": "nifti"}  # fmt: skip
-    assert {path.name: kind_of(path) for path in list_files(tmp_path)} == kinds
-    assert {path.name for path in list_files(tmp_path) if is_picture(path)} == {"one.tif", "b.png"}
-    assert {path.name for path in list_files(tmp_path) if is_nifti(path)} == {"c.nii.gz"}
-    assert {stem(path) for path in list_files(tmp_path)} == {"one", "two", "b", "case.nii", "c", "e"}
+    files = [path for _, path in named_files(tmp_path)]
+    assert {path.name: kind_of(path) for path in files} == kinds
+    assert {path.name for path in files if is_picture(path)} == {"one.tif", "b.png"}
+    assert {path.name for path in files if is_nifti(path)} == {"c.nii.gz"}
+    assert {stem(path) for path in files} == {"one", "two", "b", "case.nii", "c", "e"}
 
 
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.nii", "a.mha", "a.nrrd", "a.tif", "a.png"])

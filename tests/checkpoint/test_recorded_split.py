@@ -11,7 +11,7 @@ import pytest
 
 from hasten.cases.types import Case
 from hasten.checkpoint.recorded_split import require_same_cases, split_record, trained_on
-from hasten.observe.rundir import PLAN_JSON, SUMMARY_JSON
+from hasten.observe.rundir import PLAN_JSON, SUMMARY_JSON, write_json
 from hasten.phantoms.organs import write_phantoms
 from hasten.training.folds import train_folds
 from hasten.training.run import train
@@ -39,7 +39,7 @@ def begun(tmp_path: Path) -> Path:
         "train": {key: ["image", "label"] for key in "abcdef"},
         "validation": {key: ["image", "label"] for key in "xy"},
     }
-    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": record}))
+    write_json(tmp_path / PLAN_JSON, {"cases": record})
     return tmp_path
 
 
@@ -77,7 +77,7 @@ def test_other_content_of_the_same_size_is_a_warning(
 
 def record_in(run: Path, cases: tuple[list[Case], list[Case]]) -> Path:
     run.mkdir()
-    (run / PLAN_JSON).write_text(json.dumps({"cases": split_record(*cases)}))
+    write_json(run / PLAN_JSON, {"cases": split_record(*cases)})
     return run
 
 

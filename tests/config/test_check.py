@@ -12,10 +12,10 @@ from hasten.config.schema import RunConfig
 
 OUT_OF_RANGE = """
 data.split.fraction=0 data.split.fraction=.nan data.split.train_range=[0.5,0.5] data.split.train_range=[0.5,1.1]
-prepare.orientation=RAX prepare.orientation=RLS prepare.orientation=RA prepare.spacing=[0,1,1]
-prepare.spacing=[1,1,.inf] prepare.spacing=[1,1,1e5] prepare.window=[5,5] prepare.window=[.nan,5]
-prepare.num_threads=0 cache.max_points=0 cache.ram=8 cache.dir=s3://bucket/cache sample.patch=[8,0,8]
-sample.batch_size=0 sample.foreground_prob=1.5 sample.flip_prob=[0,0,-0.1] sample.noise_prob=.nan
+prepare.orientation=RAX prepare.orientation=RLS prepare.orientation=RA prepare.orientation=ras
+prepare.orientation=RASR prepare.spacing=[0,1,1] prepare.spacing=[1,1,.inf] prepare.spacing=[1,1,1e5]
+prepare.window=[5,5] prepare.window=[.nan,5] prepare.num_threads=0 cache.max_points=0 cache.ram=8 cache.dir=s3://bucket/cache
+sample.patch=[8,0,8] sample.batch_size=0 sample.foreground_prob=1.5 sample.flip_prob=[0,0,-0.1] sample.noise_prob=.nan
 sample.rotate_deg=[0,0,181] sample.scale_range=[0,1] sample.scale_range=[1e-9,1] sample.scale_range=[1.2,0.8]
 observe.monitor_every=1e12 loss.gamma=1e300 loss.name=dicee loss.digest=abc network.channels=[8] network.channels=[8,0]
 network.strides=[[1,0,1]] network.dropout=1 network.num_res_units=-1 train.lr_scale={a:0} train.lr_scale={a:.nan}

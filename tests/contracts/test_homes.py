@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import hasten.cache.homes as homes
+import hasten.cache.build as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cases.sources import load_case_set

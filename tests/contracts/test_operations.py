@@ -27,7 +27,7 @@ from hasten.augment.crop import (
 )
 from hasten.augment.draw import Draws
 from hasten.augment.grid import Cut, Resize
-from hasten.augment.op import op_key, used
+from hasten.augment.op import chances, op_key
 from hasten.augment.program import Segment
 from hasten.cache.arena import Store
 from tests.augment.examples import EXAMPLES
@@ -130,7 +130,7 @@ def test_who_draws_it_is_changed_and_nobody_else_in_any_bit(op: Any, dims: int, 
     assert equal(never, off)
     change = torch.stack([(always[key] != off[key]).flatten(1).any(1) for key in off]).any(0)
     assert change.sum() >= COUNT // 2
-    use = used(op_key(drawn(replace(op, prob=0.5), dims, channels_of(op), 0).key, 0), 0.5)
+    use = chances(op_key(drawn(replace(op, prob=0.5), dims, channels_of(op), 0).key, 0)) < 0.5
     assert 0 < use.sum() < COUNT
     assert equal(sometimes, {key: torch.where(rows(use, off[key]), always[key], off[key]) for key in off})
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hasten.cache.homes as homes
+import hasten.cache.build as homes
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, DistributeConfig, RunConfig, TrainConfig
 from hasten.distribute.case_assignment import (

@@ -118,7 +118,7 @@ def test_cases_that_are_prepared_before_the_first_step(make: Callable[..., RunCo
 
 
 def test_2d_cases(tmp_path: Path):
-    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(1, 64, 64), spatial_dims=2)
+    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(1, 64, 64))
     config = config_of(source, tmp_path / "cache", *SOME, "sample.patch=[1,32,32]", "network.strides=[[1,2,2]]")
     assert look(config, steps=2).split.doubled is not None
 

@@ -9,8 +9,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from hasten.evaluation import cleaning
-from hasten.evaluation.cleaning import choose_cleanings
+from hasten.evaluation import crossval
+from hasten.evaluation.crossval import choose_cleanings
 from hasten.evaluation.evaluate import evaluate_pairs, score_case, summary_of
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.prediction.postprocess import Cleaning, postprocessed
@@ -29,7 +29,8 @@ def pairs_of(folder: Path, maps: list[tuple[np.ndarray, np.ndarray]], regions: d
         Pair(case=f"c{n}", prediction=save(folder / f"p{n}.nii", one), label=save(folder / f"l{n}.nii", other))
         for n, (one, other) in enumerate(maps)
     ]
-    return Pairs(pairs=tuple(pairs), labels=LABELS, regions=regions, ignore=None, num_labelled=len(pairs))
+    where = {"predictions": folder, "source": folder}
+    return Pairs(pairs=tuple(pairs), labels=LABELS, regions=regions, ignore=None, num_labelled=len(pairs), **where)
 
 
 def random_maps(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -62,15 +63,15 @@ def test_the_best_of_all_that_make_no_class_worse(
 ) -> None:
     maps = random_maps(seed)
     pairs = pairs_of(tmp_path, maps, regions)
-    evaluation = evaluate_pairs(pairs, predictions=tmp_path, labels=tmp_path, surfaces=False)
-    chosen = choose_cleanings(pairs, evaluation)
+    evaluation = evaluate_pairs(pairs, surfaces=False)
+    chosen = choose_cleanings(evaluation)
     before = mean_dice(pairs, maps, {})
     assert chosen.before == pytest.approx(before)
     assert chosen.after == pytest.approx(mean_dice(pairs, maps, chosen.cleanings))
     assert all(chosen.after[name] >= before[name] for name in before)
     assert chosen.cleanings
     for value, name in ((1, "a"), (2, "b")):
-        candidates = cleaning._candidates(name, cleaning._median_volume(pairs, evaluation, name))
+        candidates = crossval._candidates(name, crossval._median_volume(evaluation, name))
         best = max(mean_dice(pairs, maps, {value: each})[name] for each in candidates)
         if value in chosen.cleanings:
             assert mean_dice(pairs, maps, {value: chosen.cleanings[value]})[name] == pytest.approx(best)
@@ -84,8 +85,8 @@ def test_ignored_voxels_are_cleaned_with_the_others_and_do_not_count(tmp_path: P
     prediction[:, 2:6, 2:6] = 1
     prediction[4, 8, 8] = 1
     pairs = dataclasses.replace(pairs_of(tmp_path, [(prediction, label)] * 2, {}), ignore=3)
-    evaluation = evaluate_pairs(pairs, predictions=tmp_path, labels=tmp_path, surfaces=False)
-    chosen = choose_cleanings(pairs, evaluation)
+    evaluation = evaluate_pairs(pairs, surfaces=False)
+    chosen = choose_cleanings(evaluation)
     # One component through annotated and ignored slices stays whole; the speck goes.
     assert chosen.cleanings[1].keep_largest
     assert chosen.before["a"] < chosen.after["a"] == 1.0

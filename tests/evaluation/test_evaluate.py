@@ -18,7 +18,6 @@ from hasten.cases.sources import load_case_set
 from hasten.cli.main import app
 from hasten.evaluation.evaluate import evaluate, write_evaluation
 from hasten.evaluation.examples import examples_of
-from hasten.evaluation.pairs import find_pairs
 from hasten.report.evaluation_page import write_evaluation_page
 
 SPACING = (1.0, 1.2, 2.5)  # x, y, z
@@ -90,7 +89,7 @@ def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tupl
     (predictions / "c1.nii.gz").unlink()
     result = evaluate(predictions, data, surfaces=False)
     assert result.cases == ["c0", "c2"]
-    assert result.num_labelled == 3
+    assert result.pairs.num_labelled == 3
     with pytest.raises(ValueError, match=r"c1\.nii\.gz: has no prediction in"):
         evaluate(predictions, data / "labelsTr")
 
@@ -113,7 +112,7 @@ def test_cases_to_test_have_label_maps(tmp_path: Path, form: str) -> None:
         source.write_text(json.dumps(content))
     save(tmp_path / "predicted" / "c2.nii.gz", label_of(2))
     scores = evaluate(tmp_path / "predicted", source, num_workers=1)
-    assert (scores.cases, scores.mean(), scores.num_labelled) == (["c2"], 1.0, 3)
+    assert (scores.cases, scores.mean(), scores.pairs.num_labelled) == (["c2"], 1.0, 3)
     assert [case.id for case in load_case_set(source).cases] == ["c0", "c1"]
 
 
@@ -197,10 +196,7 @@ def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out/evaluation.json").read_text())
     assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(result.summary("a", "dice").mean)
     assert content["scores"][2]["hd95"] is None
-    pairs = find_pairs(predictions, data)
-    page = write_evaluation_page(
-        result, tmp_path / "out/evaluation.html", classes=pairs.class_names, examples=examples_of(result, pairs)
-    ).read_text()
+    page = write_evaluation_page(result, tmp_path / "out/evaluation.html", examples=examples_of(result)).read_text()
     for which, case in {"worst": "c1", "best": "c0"}.items():
         dice = result.case_means()[case]
         assert re.search(rf"<b>{case}</b>: {which}, axial slice \d+ of 8, Dice of the case {dice:.3f}", page)

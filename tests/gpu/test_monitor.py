@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from hasten.observe.monitor.gpu import GpuProbe
+from hasten.observe.monitor.probes import GpuProbe
 
 
 def work(seconds: float) -> None:

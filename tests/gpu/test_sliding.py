@@ -73,13 +73,13 @@ def test_labels_take_a_third_of_the_memory() -> None:
 
 def how(**given: Any) -> Inference:
     base: dict[str, Any] = {
-        "patch": (32, 32, 32), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
+        "window": (32, 32, 32), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
         "precision": "fp32", "channels_last": True, "spatial_dims": 3, "device": torch.device("cuda"),
     }  # fmt: skip
     return Inference(**{**base, **given})
 
 
-@pytest.mark.parametrize("given", [{"sums_on_host": True}, {"precision": "fp16"}])
+@pytest.mark.parametrize("given", [{"sums_device": torch.device("cpu")}, {"precision": "fp16"}])
 def test_other_sums_and_precisions_give_nearly_the_same_labels(given: dict[str, Any]) -> None:
     network, volumes = net(), [image(70, 40, 50)[0], image(33, 50, 64)[1].cpu()]
     plain = dict(infer_labels(network, volumes, how()))

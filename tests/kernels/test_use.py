@@ -45,6 +45,13 @@ def test_without_triton_nothing_is_said(monkeypatch: pytest.MonkeyPatch, caplog:
     assert not caplog.records
 
 
+def test_one_switch_turns_all_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(use, "_works_on", lambda device: True)
+    for on in (False, True):
+        use.use_triton(on)
+        assert use.triton_works(torch.device("cuda", 0)) is on
+
+
 def test_a_compiler_sees_torchs_operations() -> None:
     """`triton_runs` is a constant to it, not a break of the graph."""
     compiled = torch.compile(lambda x: x + 1 if use.triton_runs(x) else x - 1, backend="eager", fullgraph=True)

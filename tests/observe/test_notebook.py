@@ -11,6 +11,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
 from hasten.evaluation.evaluate import CaseScore, Evaluation
+from hasten.evaluation.pairs import Pairs
 from hasten.observe.notebook import PagePath, Plan, Summary, cell_progress
 
 SUMMARY = {
@@ -77,10 +78,16 @@ def test_data_classes_of_many_cases_are_one_short_line() -> None:
     )  # fmt: skip
     assert repr(facts) == "<Fingerprint of Set: 500 cases, 3-D, CT; 2 classes>"
     score = CaseScore(case="a", name="Liver", labelled=1, predicted=1, dice=0.5, iou=1 / 3)
-    evaluation = Evaluation(
-        predictions=Path("p"), labels=Path("l"), scores=(score,) * 500, names=("Liver",), main=("Liver",),
-        unit="mm", tolerance=1.0, surfaces=False, num_labelled=500,
-    )  # fmt: skip
+    pairs = Pairs(
+        pairs=(),
+        labels={1: "Liver"},
+        regions={},
+        ignore=None,
+        predictions=Path("p"),
+        source=Path("l"),
+        num_labelled=500,
+    )
+    evaluation = Evaluation(pairs=pairs, scores=(score,) * 500, unit="mm", tolerance=1.0, surfaces=False)
     assert repr(evaluation) == "<Evaluation: mean Dice 0.5000, cases: 1>"
     assert "<td>Liver</td><td>0.5</td><td>0.3333</td>" in evaluation._repr_html_()
 

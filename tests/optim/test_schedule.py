@@ -25,15 +25,14 @@ MILESTONES = ((0.5, 0.1), (0.75, 0.01))
 
 @given(
     kind=st.sampled_from(KINDS), steps=st.integers(1, 300), peak=st.floats(1e-6, 10),
-    warmup_fraction=st.floats(0, 0.9), first=st.floats(0, 1), power=st.floats(0.1, 3),
+    warmup_fraction=st.floats(0, 0.9), first=st.floats(0, 1),
 )  # fmt: skip
 def test_every_kind_rises_to_its_peak_and_never_rises_again(
-    kind: Any, steps: int, peak: float, warmup_fraction: float, first: float, power: float
+    kind: Any, steps: int, peak: float, warmup_fraction: float, first: float
 ) -> None:
     schedule = Schedule(
-        kind=kind, steps=steps, peak=peak, warmup_fraction=warmup_fraction, first=first, power=power,
-        milestones=MILESTONES,
-    )  # fmt: skip
+        kind=kind, steps=steps, peak=peak, warmup_fraction=warmup_fraction, first=first, milestones=MILESTONES
+    )
     rates = [schedule(step) for step in range(steps + 1)]
     warmup = schedule.warmup
     assert all(0 <= rate <= peak * (1 + 1e-12) for rate in rates)
@@ -47,8 +46,8 @@ def test_every_kind_rises_to_its_peak_and_never_rises_again(
         return
     assert rates[warmup] == pytest.approx(peak)
     # No jump: no step is longer than the steepest part of the shape, or than the rise's.
-    steepest = {"one_cycle": math.pi / 2, "cosine": math.pi / 2, "poly": power, "constant": 0.0}
-    if kind in steepest and (kind != "poly" or power >= 1):
+    steepest = {"one_cycle": math.pi / 2, "cosine": math.pi / 2, "constant": 0.0}
+    if kind in steepest:
         jump = max(abs(later - earlier) for earlier, later in pairwise(rates))
         assert jump <= peak * (max(steepest[kind] / (steps - warmup), 1 / max(1, warmup)) + 1e-9)
 
@@ -64,7 +63,7 @@ def test_shapes_by_hand() -> None:
     assert rates("cosine", warmup_fraction=0.25)[2:] == pytest.approx(
         [1 + math.cos(math.pi * step / 6) for step in range(7)]
     )
-    assert rates("poly", power=0.9) == pytest.approx([2 * (1 - step / 8) ** 0.9 for step in range(9)])
+    assert rates("poly") == pytest.approx([2 * (1 - step / 8) ** 0.9 for step in range(9)])
     assert rates("step", milestones=MILESTONES) == pytest.approx([2.0] * 4 + [0.2] * 2 + [0.02] * 3)
 
 
@@ -73,7 +72,6 @@ def test_shapes_by_hand() -> None:
     [
         ({"steps": 0}, "schedule of 0 steps"),
         ({"warmup_fraction": 1.0}, "warmup_fraction is 1"),
-        ({"kind": "poly", "power": 0.0}, "power is 0"),
         ({"milestones": ((0.7, 0.1), (0.5, 0.01))}, "the shares rise"),
         ({"milestones": ((1.5, 0.1),)}, "from 0 to 1"),
     ],

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def make(**given: Any) -> Inference:
     base: dict[str, Any] = {
-        "patch": (6, 7, 8), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
+        "window": (6, 7, 8), "divisor": (1, 1, 1), "whole_up_to": 0, "overlap": 0.5, "batch_size": 4,
         "precision": "fp32", "channels_last": False, "spatial_dims": 3, "device": CPU, "classes": 3,
     }  # fmt: skip
     return Inference(**{**base, **given})
@@ -83,6 +83,25 @@ def test_labels_are_those_of_one_band(
     assert torch.equal(*results)
 
 
+def test_where_a_grid_takes_too_much_memory_it_is_begun_again_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    volume, decide, calls = volume_of((20, 18, 16)), RegridSink._decide_slab, 0
+
+    def failing(self: RegridSink, *given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        decide(self, *given)
+
+    expected = infer_on_grid(Sharp(3), volume, (25, 20, 10), make(mode="constant"))
+    monkeypatch.setattr(RegridSink, "_decide_slab", failing)
+    actual = infer_on_grid(Sharp(3), volume, (25, 20, 10), make(mode="constant", device=torch.device("cpu:0")))
+    assert "gathered in host memory" in caplog.text
+    assert torch.equal(actual, expected)
+
+
 @pytest.mark.parametrize(("new_shape", "classes"), [((48, 64, 64), 20), ((60, 80, 72), 5)])
 def test_the_scores_held_stay_within_the_budget(
     classes: int, new_shape: Triple, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +120,7 @@ def test_the_scores_held_stay_within_the_budget(
         add(self, *args)
         cells = sum(sums.numel() for sums in self.cells.values())
         layers = (layer for sink in sinks for layer in sink._layers.values())
-        waiting = sum(piece.sums.numel() for layer in layers for piece in layer.pieces)
+        waiting = sum(piece.scores.numel() for layer in layers for piece in layer.pieces)
         most = max(most, 4 * (cells + waiting))
 
     monkeypatch.setattr(Canvas, "add", watched)
@@ -109,7 +128,7 @@ def test_the_scores_held_stay_within_the_budget(
     counts = {}
     for size in (10**9, budget):
         most, windows = 0, 0
-        how = make(patch=(16, 16, 16), sums_bytes=size, classes=classes, batch_size=1)
+        how = make(window=(16, 16, 16), sums_bytes=size, classes=classes, batch_size=1)
         infer_on_grid(nn.Conv3d(1, classes, 1), volume_of(shape), new_shape, how)
         counts[size] = most, windows
     assert counts[budget][0] <= budget

@@ -19,8 +19,8 @@ from hasten.cli.main import app
 from hasten.config.load import to_dict
 from hasten.config.schema import NetworkConfig
 from hasten.config.settled import planned_run
-from hasten.prediction.bundle import bundle_files
 from hasten.prediction.export import export_weights
+from hasten.prediction.folders import bundle_files
 from hasten.prediction.predict import load_predictor, predict
 from hasten.prediction.scores import first_output
 from tests.prediction.test_export import CHANNELS, LABELS, config_of, network_of

@@ -31,7 +31,7 @@ from tests.training.runs import SETTINGS
 
 def how(whole_up_to: int, *, overlapping: bool) -> Inference:
     return Inference(
-        patch=(8, 8, 8), divisor=(1, 1, 1), whole_up_to=whole_up_to, overlap=0.5, batch_size=2, precision="fp32",
+        window=(8, 8, 8), divisor=(1, 1, 1), whole_up_to=whole_up_to, overlap=0.5, batch_size=2, precision="fp32",
         channels_last=False, spatial_dims=3, device=torch.device("cpu"), overlapping=overlapping,
     )  # fmt: skip
 

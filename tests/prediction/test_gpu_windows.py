@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.prediction import gpu_windows
-from hasten.prediction.gpu_windows import GraphedNetwork, best_batch
+from hasten.prediction import model
+from hasten.prediction.model import GraphedNetwork, best_batch
 from tests.training.test_capture import FakeStream
 
 CPU = torch.device("cpu")
@@ -57,8 +57,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[SizedStream]:
     class Own(SizedStream):
         pass
 
-    monkeypatch.setattr(gpu_windows, "SideStream", Own)
-    monkeypatch.setattr(gpu_windows, "certainly_faster", lambda *given, **more: True)
+    monkeypatch.setattr(model, "SideStream", Own)
+    monkeypatch.setattr(model, "certainly_faster", lambda *given, **more: True)
     return Own
 
 
@@ -103,7 +103,7 @@ def test_without_a_graph_where_it_does_not_work(
     elif what == "values":
         stand_in.spoil = 2.0
     else:
-        monkeypatch.setattr(gpu_windows, "certainly_faster", lambda *given, **more: False)
+        monkeypatch.setattr(model, "certainly_faster", lambda *given, **more: False)
     net, batches = Net(), images(7)
     graphed = GraphedNetwork(net, CPU)
     assert_same(net, scores(graphed, batches), batches)

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def make(spatial_dims: int = 3, **given: Any) -> Inference:
     base: dict[str, Any] = {
-        "patch": (4, 4, 4) if spatial_dims == 3 else (1, 4, 4),
+        "window": (4, 4, 4) if spatial_dims == 3 else (1, 4, 4),
         "divisor": (2, 2, 2) if spatial_dims == 3 else (1, 2, 2),
         "whole_up_to": 10**9,
         "overlap": 0.5,
@@ -81,7 +81,7 @@ def test_each_result_is_that_of_its_position(whole_up_to: int) -> None:
 
 def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> None:
     network = Recorder()
-    how = make(divisor=(2, 4, 8), patch=(4, 8, 8), batch_size=1)
+    how = make(divisor=(2, 4, 8), window=(4, 8, 8), batch_size=1)
     list(infer_labels(network, volumes_of((5, 9, 9), (1, 1, 17), (4, 8, 8)), how))
     assert sorted(shape[2:] for shape in network.shapes) == [(4, 8, 8), (4, 8, 24), (6, 12, 16)]
 

@@ -18,7 +18,7 @@ def test_inference_changes_and_the_network_does_not(run: Path, case: Path, tmp_p
     changes = ["infer.overlap=0.25", "infer.flip_axes=[0, 1, 2]", "infer.patch=[14, 16, 18]"]
     before, after = load_predictor(run).model, load_predictor(run, overrides=changes).model
     assert (after.inference.overlap, after.inference.flip_axes) == (0.25, (0, 1, 2))
-    assert after.inference.patch == (14, 16, 18)
+    assert after.inference.window == (14, 16, 18)
     assert before.prepare == after.prepare
     [plain] = predict(run, case, tmp_path / "plain")
     [other] = predict(run, case, tmp_path / "other", overrides=changes)

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.prediction.canvas import ArgmaxSink, Canvas, Scores, Sink, score_room, weight_map, window_starts
-from hasten.prediction.scores import above_zero, highest
-from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
+from hasten.prediction.scores import highest
+from hasten.prediction.windows import Forward, Windows, count_windows, slide
 from tests.hot_path import violations
 
 CPU, INDEXED = torch.device("cpu"), torch.device("cpu:0")
 """A device that is not called the host, although it is."""
 SHAPES = [(9, 14, 11), (5, 6, 20), (12, 12, 12)]
-Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
 
 
 def make(**given: Any) -> Windows:
@@ -75,8 +74,8 @@ def textbook(network: nn.Module, volume: Tensor, how: Windows) -> Tensor:
 @pytest.mark.parametrize("overlap", [(0.0, 0.25, 0.5), (0.6, 0.3, 0.8)])
 def test_scores_and_labels_are_the_textbooks(mode: str, overlap: tuple[float, float, float]) -> None:
     network, volumes, how = net(), volumes_of((9, 14, 11), (6, 9, 20), (12, 12, 12)), make(mode=mode, overlap=overlap)
-    scores = scores_of(lambda batch, _: network(batch), volumes, how)
-    labels = labels_of(lambda batch, _: network(batch), volumes, how)
+    scores = scores_of(network, volumes, how)
+    labels = labels_of(network, volumes, how)
     for volume, score, label in zip(volumes, scores, labels, strict=True):
         expected = textbook(network, volume, how)
         torch.testing.assert_close(score, expected, atol=1e-5, rtol=1e-5)
@@ -85,23 +84,21 @@ def test_scores_and_labels_are_the_textbooks(mode: str, overlap: tuple[float, fl
 
 def test_windows_of_several_volumes_share_batches() -> None:
     network, volumes, how = net(), volumes_of(*SHAPES), make(batch_size=5)
-    sizes, owners = [], []
+    sizes = []
 
-    def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
+    def forward(batch: Tensor) -> Tensor:
         sizes.append(len(batch))
-        owners.append({place.volume for place in places})
         return network(batch)
 
     together = scores_of(forward, volumes, how)
     total = sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
     assert sizes == [5] * (total // 5) + ([total % 5] if total % 5 else [])
-    assert any(len(result) > 1 for result in owners)
     for number, volume in enumerate(volumes):
-        (alone,) = scores_of(lambda batch, _: network(batch), [volume], how)
+        (alone,) = scores_of(network, [volume], how)
         torch.testing.assert_close(together[number], alone, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("decide", [highest, above_zero])
+@pytest.mark.parametrize("decide", [highest, lambda sums: sums > 0])
 @pytest.mark.parametrize("overlap", [0.25, 0.5])
 def test_few_sums_are_held_at_once(overlap: float, decide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
@@ -114,16 +111,14 @@ def test_few_sums_are_held_at_once(overlap: float, decide: Any, monkeypatch: pyt
     monkeypatch.setattr(Canvas, "add", watched)
     shape, classes = (60, 60, 40), 5
     how = make(window=(20, 20, 20), overlap=(overlap,) * 3, batch_size=1)
-    labels_of(lambda batch, _: batch.expand(-1, classes, -1, -1, -1), volumes_of(shape), how, decide)
+    labels_of(lambda batch: batch.expand(-1, classes, -1, -1, -1), volumes_of(shape), how, decide)
     assert held[-1] == 0
     assert max(held) <= 0.26 * 4 * classes * 60 * 60 * 40
 
 
 def test_scores_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match=r"size \(3, 3, 4\) for windows of \(6, 7, 8\)"):
-        labels_of(
-            lambda batch, _: batch[..., ::2, ::2, ::2].contiguous()[..., :3, :3, :4], volumes_of((9, 9, 9)), make()
-        )
+        labels_of(lambda batch: batch[..., ::2, ::2, ::2].contiguous()[..., :3, :3, :4], volumes_of((9, 9, 9)), make())
 
 
 def too_much() -> Tensor:
@@ -142,7 +137,7 @@ def test_the_batch_is_halved_until_it_fits(
     network, volumes = net(), volumes_of(*SHAPES)
     sizes: list[int] = []
 
-    def forward(batch: Tensor, _: Any) -> Tensor:
+    def forward(batch: Tensor) -> Tensor:
         sizes.append(len(batch))
         return network(batch) if len(batch) <= 3 else fail()
 
@@ -150,7 +145,7 @@ def test_the_batch_is_halved_until_it_fits(
     assert sizes[:3] == [12, 6, 3]
     assert max(sizes[2:]) == 3, "a size that failed is not tried again"
     assert "out of memory with 12 windows at once; going on with 6" in caplog.text
-    for one, other in zip(result, scores_of(lambda batch, _: network(batch), volumes, make()), strict=True):
+    for one, other in zip(result, scores_of(network, volumes, make()), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
@@ -160,7 +155,7 @@ def test_sums_that_do_not_fit_move_to_the_host_and_none_is_counted_twice(
     method: str, make_all: Callable[..., list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, volumes = net(), volumes_of(*SHAPES)
-    expected = make_all(lambda batch, _: network(batch), volumes, make())
+    expected = make_all(network, volumes, make())
     act, calls = getattr(Canvas, method), 0
 
     def failing(self: Canvas, *given: Any) -> None:
@@ -171,7 +166,7 @@ def test_sums_that_do_not_fit_move_to_the_host_and_none_is_counted_twice(
         act(self, *given)
 
     monkeypatch.setattr(Canvas, method, failing)
-    actual = make_all(lambda batch, _: network(batch), volumes, make(sums_device=INDEXED))
+    actual = make_all(network, volumes, make(sums_device=INDEXED))
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
@@ -199,7 +194,7 @@ def test_constant_windows_go_through_the_network_once_for_each_value() -> None:
     result, seen = [], []
     for reuse in (False, True):
         network, how = Normed().eval(), make(batch_size=3, reuse_constant=reuse)
-        result.append(scores_of(lambda batch, _, network=network: network(batch), volumes, how))
+        result.append(scores_of(network, volumes, how))
         seen.append(network.seen)
     for one, other in zip(*result, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.prediction.canvas import Scores, score_room
-from hasten.prediction.infer import Inference, _windows, network_scores
+from hasten.prediction.infer import Inference, network_scores
 from hasten.prediction.windows import slide
 
 
@@ -16,7 +16,7 @@ def sliding_window(network: nn.Module, volume: Tensor, inference: Inference) -> 
     def sink(_: int, shape: tuple[int, int, int]) -> Scores:
         return Scores(lambda classes: score_room((classes, *shape), inference.device, torch.float32), torch.float32)
 
-    forward = lambda batch, _: network_scores(network, batch, inference)  # noqa: E731
+    forward = lambda batch: network_scores(network, batch, inference)  # noqa: E731
     with torch.inference_mode():
-        ((_, scores),) = slide(forward, [volume], _windows(inference), sink)
+        ((_, scores),) = slide(forward, [volume], inference, sink)
     return scores

@@ -36,7 +36,7 @@ def test_a_plan_is_what_was_asked_for() -> None:
 def test_as_many_voxels_are_a_step() -> None:
     planned = plan(((0.5, 0.5),), keep_voxels=True)
     assert [stage.batch_size for stage in planned] == [16, 2]
-    assert [stage.samples for stage in planned] == [80, 10]
+    assert [(stage.first, stage.last) for stage in planned] == [(0, 5), (5, 10)]
     # 80 samples are 40 batches of two: the next is number 40, at step 5.
     assert [stage.ahead for stage in planned] == [0, 35]
 

@@ -129,7 +129,7 @@ def test_finished_folds_are_left_as_they_are(
 
     monkeypatch.setattr(folds, "train", fail)
     monkeypatch.setattr(crossval, "predict_validation", fail)
-    monkeypatch.setattr(crossval, "score_validation", fail)
+    monkeypatch.setattr(crossval, "evaluate_pairs", fail)
     assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
 
 

@@ -64,8 +64,8 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     settled = dataclasses.replace(planned.config.train, precision="fp32", channels_last=True)
     config = dataclasses.replace(planned.config, train=settled)
     how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=planned.num_outputs)
-    assert how.patch == (8, 16, 16)
-    assert all(side % by == 0 for side, by in zip(how.patch, how.divisor, strict=True))
+    assert how.window == (8, 16, 16)
+    assert all(side % by == 0 for side, by in zip(how.window, how.divisor, strict=True))
     assert (how.precision, how.channels_last) == ("fp32", True)
     assert not how.fused_kernels
     # On a GPU in channels-last, also of a run on a CPU, which leaves them undecided.

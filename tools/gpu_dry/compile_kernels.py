@@ -175,7 +175,7 @@ def blurs() -> None:
 
 def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims: int) -> None:
     from hasten.augment.chain import Warp, stages_of
-    from hasten.augment.draw import Draws, SamplingGrid
+    from hasten.augment.draw import Draws
     from hasten.augment.fused import fused_places, launch_fused
     from hasten.augment.maps import identity
     from hasten.augment.presets import nnunet_chain
@@ -187,7 +187,7 @@ def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims
     assert isinstance(first, Warp)
     drawn = [each.op.draw(key, (channels, *patch[3 - dims :])) for each in stages[1:]]  # type: ignore[union-attr]
     use = {"use": torch.empty(2, dtype=torch.bool, device="meta")}
-    grid = SamplingGrid(dict.fromkeys(first.readings, identity(2, key.device)))
+    grid = dict.fromkeys(first.readings, identity(2, key.device))
     start = torch.empty(2, 3, dtype=torch.int64, device="meta")
     draws = Draws(key[:, 0], key[:, 0], start, key, (grid, *({**each, **use} for each in drawn)))
     cases = {

@@ -31,7 +31,7 @@ def how_of(dims: int, precision: str, last: bool, **options: Any) -> Inference:
     patch: Triple = (1 if dims == 2 else 16, 16, 16)
     divisor: Triple = (1 if dims == 2 else 4, 4, 4)
     return Inference(
-        patch=patch, divisor=divisor, whole_up_to=patch[0] * patch[1] * patch[2], overlap=0.5, batch_size=4,
+        window=patch, divisor=divisor, whole_up_to=patch[0] * patch[1] * patch[2], overlap=0.5, batch_size=4,
         precision=precision, channels_last=last, spatial_dims=dims, device=CUDA, **options,
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ def how_of(dims: int, precision: str, last: bool, **options: Any) -> Inference:
 def _scores(how: Inference) -> None:
     host = made(config_of("unet", how.spatial_dims), how.spatial_dims, how.channels_last).eval()
     with fake_cuda():
-        volume = torch.empty(1, how.patch[0], 40, 30, device=CUDA)
+        volume = torch.empty(1, how.window[0], 40, 30, device=CUDA)
         network = moved(host)
         with NoHostCopies():
             result = sliding_window(network, volume, how)
@@ -54,7 +54,7 @@ def _labels(how: Inference) -> None:
     """A volume that goes by windows, and two that go in one piece."""
     host = made(config_of("unet", how.spatial_dims), how.spatial_dims, how.channels_last).eval()
     with fake_cuda():
-        depth = how.patch[0]
+        depth = how.window[0]
         volumes = [torch.empty(1, depth, side, 16, device=CUDA) for side in (40, 16, 12)]
         network = moved(host)
         with NoHostCopies():

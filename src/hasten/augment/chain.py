@@ -77,6 +77,14 @@ def stage_name(stage: Stage) -> str:
     return str(getattr(stage.op, "name", None) or type(stage.op).__name__)
 
 
+def groups_of(warp: Warp) -> list[tuple[str, ...]]:
+    """The keys of a Warp that are read at the same places, together."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for key, reading in warp.readings.items():
+        groups.setdefault(tuple(each.position for each in reading.ops), []).append(key)
+    return [tuple(keys) for keys in groups.values()]
+
+
 def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
     """Stages in order; the first one is a Warp, of no operation where the chain does not begin with a map.
 

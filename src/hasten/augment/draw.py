@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from hasten.augment.chain import ChainOp, KeyRead, Stage, Warp
+from hasten.augment.chain import ChainOp, KeyRead, Stage, Warp, groups_of
 from hasten.augment.maps import Map, compose, identity, where
 from hasten.augment.op import Drawn, ValueOp, chances, op_keys
 from hasten.config.schema import Triple
 
-
-class SamplingGrid(NamedTuple):
-    """Map with which a Warp reads each key."""
-
-    maps: dict[str, Map]
+Maps = dict[str, Map]
+"""Map with which a Warp reads each key."""
 
 
 class Draws(NamedTuple):
@@ -31,36 +28,29 @@ class Draws(NamedTuple):
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor
     """(B, 2) int64 words that key all other draws."""
-    stages: tuple[SamplingGrid | Drawn, ...]
-    """One entry per stage: the sampling grid of a Warp, or the numbers of an operation, with `use` (B,) bool."""
+    stages: tuple[Any, ...]
+    """One entry per stage: `Maps` of a Warp, or `Drawn` numbers of an operation, with `use` (B,) bool."""
 
 
 def draw_stages(
     stages: Sequence[Stage], key: Tensor, channels: Mapping[str, int], spatial_dims: int
-) -> tuple[SamplingGrid | Drawn, ...]:
+) -> tuple[Maps | Drawn, ...]:
     """key: (B, 2) words of the samples; channels: of each key of the batch."""
-    draws: list[SamplingGrid | Drawn] = []
+    draws: list[Maps | Drawn] = []
     size: Triple = (1, 1, 1)
     words = _words(stages, key)
     for stage in stages:
         if isinstance(stage, Warp):
-            draws.append(_sampling_grid(stage, words, spatial_dims))
+            draws.append(_maps(stage, words, spatial_dims))
             size = stage.out
         else:
             draws.append(_numbers(stage, words, size, channels, spatial_dims))
     return tuple(draws)
 
 
-class _Words(NamedTuple):
-    """Random words of all operations, by position in the chain.
-
-    One call draws them all: separate draws cost a GPU one kernel each, or up to 40.
-    """
-
-    key: Tensor
-    """(P, B, 2)."""
-    chance: Tensor
-    """(P, B): an operation is used where this lies below its probability."""
+_Words = tuple[Tensor, Tensor]
+"""Random words of all operations, (P, B, 2) and (P, B) by position in the chain: an operation is used where the second
+lies below its probability. One call draws them all: separate draws cost a GPU one kernel each, or up to 40."""
 
 
 def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
@@ -68,38 +58,35 @@ def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     placed = [each for warp in warps for reading in warp.readings.values() for each in reading.ops]
     placed += [stage for stage in stages if isinstance(stage, ChainOp)]
     keys = op_keys(key, 0, max([0, *(each.position + 1 for each in placed)]))
-    return _Words(keys, chances(keys))
+    return keys, chances(keys)
 
 
-def _sampling_grid(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
-    maps: dict[tuple[int, ...], Map] = {}
-    grid = SamplingGrid({})
-    for name, reading in warp.readings.items():
-        positions = tuple(each.position for each in reading.ops)
-        if positions not in maps:
-            maps[positions] = _composed_map(reading, words, warp.size, spatial_dims)
-        grid.maps[name] = maps[positions]
-    return grid
+def _maps(warp: Warp, words: _Words, spatial_dims: int) -> Maps:
+    maps: Maps = {}
+    for keys in groups_of(warp):
+        maps |= dict.fromkeys(keys, _composed_map(warp.readings[keys[0]], words, warp.size, spatial_dims))
+    return {key: maps[key] for key in warp.readings}
 
 
 def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: int) -> Map:
-    nothing = identity(words.key.shape[1], words.key.device)
+    keys, chance = words
+    nothing = identity(keys.shape[1], keys.device)
     merged: Map | None = None
     for placed in reading.ops:
-        key, op = words.key[placed.position], placed.op
+        key, op = keys[placed.position], placed.op
         one = op.map(op.draw(key, size, spatial_dims), size, spatial_dims)
         if op.prob < 1:
-            one = where(words.chance[placed.position] < op.prob, one, nothing)
+            one = where(chance[placed.position] < op.prob, one, nothing)
         merged = one if merged is None else compose(merged, one)
         size = op.out_size(size)
     return merged or nothing
 
 
 def _numbers(placed: ChainOp, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
-    op, key = placed.op, words.key[placed.position]
+    op, key, chance = placed.op, *(each[placed.position] for each in words)
     space = size[3 - spatial_dims :]
     if isinstance(op, ValueOp):
-        use = words.chance[placed.position] < op.prob
+        use = chance < op.prob
         return {**op.draw(key, (channels[op.keys[0]], *space)), "use": use}
     return {}
 

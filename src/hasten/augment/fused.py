@@ -13,7 +13,7 @@ from typing import cast
 
 from hasten.augment.chain import Batch, ChainOp, Stage, Warp
 from hasten.augment.contrast import Contrast, Gamma
-from hasten.augment.draw import Draws, SamplingGrid
+from hasten.augment.draw import Draws
 from hasten.augment.intensity import Brightness
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.noise import GaussianNoise
@@ -68,9 +68,9 @@ def launch_fused(
     """(B, C, *S) by key, as `render` returns it. places: of `fused_places`. Needs Triton."""
     from hasten.augment.fused_triton import launch
 
-    warp, grid = cast("Warp", stages[0]), cast("SamplingGrid", draws.stages[0])
+    warp = cast("Warp", stages[0])
     ops = [None if place is None else cast("ChainOp", stages[place]).op for place in places]
-    numbers = [None if place is None else cast("Drawn", draws.stages[place]) for place in places]
+    numbers: list[Drawn | None] = [None if place is None else draws.stages[place] for place in places]
     last = max(place for place in places if place is not None)
     key = cast("ChainOp", stages[last]).op.keys[0]
     batch = launch(ops, numbers, warp, key, _label_beside(warp, key, cases), cases, draws, spatial_dims == 2)
@@ -78,7 +78,7 @@ def launch_fused(
     rest = {name: reading for name, reading in warp.readings.items() if name not in batch}
     if rest:
         others = replace(warp, readings=rest)
-        batch |= warped(others, cases, grid, draws.case, draws.start, spatial_dims)
+        batch |= warped(others, cases, draws.stages[0], draws.case, draws.start, spatial_dims)
     batch = {name: batch[name] for name in warp.readings}
     return follow(stages[last + 1 :], batch, draws.stages[last + 1 :], spatial_dims)
 

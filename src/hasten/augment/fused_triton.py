@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import triton
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hasten.augment.chain import Batch, Warp
-from hasten.augment.draw import Draws, SamplingGrid
+from hasten.augment.draw import Draws
 from hasten.augment.noise import VOXEL
 from hasten.augment.op import Drawn
 from hasten.augment.read import PackedCases
@@ -51,7 +51,7 @@ def launch(
     ops, drawn: of each of `KINDS` in `hasten.augment.fused`; None for those that the chain does not have. flat: 2-D.
     """
     noise, blur, _, contrast, low, gamma, second = ops
-    place = cast("SamplingGrid", draws.stages[0]).maps[key]
+    place = draws.stages[0][key]
     channels, out, batch_size, device = cases[key].channels, warp.out, len(draws.case), draws.key.device
     rows, voxels = batch_size * channels, math.prod(out)
     image = torch.empty(batch_size, channels, *out, device=device)

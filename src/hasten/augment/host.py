@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, ChainOp, KeyRead, Stage, Warp
-from hasten.augment.draw import Draws, SamplingGrid
+from hasten.augment.chain import Batch, ChainOp, KeyRead, Stage, Warp, groups_of
+from hasten.augment.draw import Draws, Maps
 from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
 from hasten.augment.read import Coordinates, PackedCases, bounded, coordinates_of, samples_as_cases
@@ -52,10 +52,9 @@ def render_on_host(
     kernels: Kernels = NOTHING_COMPILED,
 ) -> Batch:
     """(B, C, *S) by key, as `render` returns it."""
-    first, grid = stages[0], draws.stages[0]
+    first = stages[0]
     assert isinstance(first, Warp)
-    assert isinstance(grid, SamplingGrid)
-    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, grid).read()
+    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, draws.stages[0]).read()
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -128,14 +127,6 @@ def kernel_length(kernels: Kernels, stage: Stage) -> int:
     return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, ChainOp) else 1
 
 
-def groups_of(warp: Warp) -> list[tuple[str, ...]]:
-    """The keys of a Warp that are read at the same places, together."""
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for key, reading in warp.readings.items():
-        groups.setdefault(tuple(each.position for each in reading.ops), []).append(key)
-    return [tuple(keys) for keys in groups.values()]
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """One stage, and what it reads of which cases."""
@@ -147,7 +138,7 @@ class _Reader:
     cases: Mapping[str, PackedCases]
     case: Tensor
     start: Tensor
-    grid: SamplingGrid
+    maps: Maps
 
     def read(self) -> Batch:
         """(B, C, *S) by key."""
@@ -162,9 +153,9 @@ class _Reader:
         return {key: value.view(*value.shape[:2], *space) for key, value in batch.items()}
 
     def _group(self, keys: tuple[str, ...], batch: Batch) -> None:
-        cases, case, start, grid = self.cases, self.case, self.start, self.grid
+        cases, case, start = self.cases, self.case, self.start
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
-        affine, size = grid.maps[keys[0]], case.shape[0]
+        affine, size = self.maps[keys[0]], case.shape[0]
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
         kernel = self.kernels.read.get((self.stage, keys[0]))

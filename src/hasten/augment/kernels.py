@@ -25,9 +25,9 @@ from torch import Tensor
 import hasten
 from hasten.augment import build_kernel, channels, maps, op, read
 from hasten.augment.build_kernel import Spec, opened
-from hasten.augment.chain import ChainOp, Stage, Warp
+from hasten.augment.chain import ChainOp, Stage, Warp, groups_of
 from hasten.augment.colour import ColorJitter
-from hasten.augment.host import NOTHING_COMPILED, Kernels, groups_of
+from hasten.augment.host import NOTHING_COMPILED, Kernels
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
@@ -53,7 +53,6 @@ class Built(NamedTuple):
     kernels: Kernels
     compiled: bool
     why: str
-    compile_seconds: float
 
 
 def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = None) -> Built:
@@ -82,10 +81,10 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     except (OSError, RuntimeError) as error:
         reason = last_line(error)
         log.warning("the augmentation runs uncompiled: %s", reason)
-        return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
+        return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}")
     seconds = time.perf_counter() - begin
     summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
-    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
+    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s")
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:

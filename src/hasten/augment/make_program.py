@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
-from hasten.augment.program import HostSource, Program, ResidentSource, Segment, Source
+from hasten.augment.program import HostSource, Program, ResidentSource, Segment
 from hasten.augment.render import render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
@@ -94,7 +94,9 @@ def make_segment(
     return _compiled(segment, cache_dir) if compile else segment
 
 
-def _source(cases: CaseSource, stages: Sequence[Stage], device: torch.device, *, crops: bool) -> Source:
+def _source(
+    cases: CaseSource, stages: Sequence[Stage], device: torch.device, *, crops: bool
+) -> ResidentSource | HostSource:
     if cases.store.device.type == device.type:
         if cases.whole_cases is None:
             return ResidentSource()

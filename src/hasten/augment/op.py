@@ -63,13 +63,8 @@ def op_key(key: Tensor, position: int) -> Tensor:
 
 
 def chances(key: Tensor) -> Tensor:
-    """(...) float32 in [0, 1): what `used` compares with the probability. key: (..., 2) of operations."""
+    """(...) float32 in [0, 1): an operation is used where it lies below its probability. key: (..., 2)."""
     return uniform(key.view(-1, 2), _USE, 1).view(key.shape[:-1])
-
-
-def used(key: Tensor, prob: float) -> Tensor:
-    """(B,) bool: which samples an operation changes. key: (B, 2) of the operation."""
-    return chances(key) < prob
 
 
 def uniform_between(key: Tensor, stream: int, ranges: Sequence[tuple[float, float]], count: int = 0) -> Tensor:

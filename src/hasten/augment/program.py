@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage_name
-from hasten.augment.draw import Draws, SamplingGrid, draw_stages, part
+from hasten.augment.draw import Draws, draw_stages, part
 from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
 from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
@@ -43,30 +43,9 @@ class DrawnBatch(NamedTuple):
     """(B, ...) by key: the value of each sample's case."""
 
 
-class Source(Protocol):
-    """Where the samples of a segment come from, and so which stages of the chain run where."""
-
-    @property
-    def host(self) -> bool:
-        """Whether the host has a part in every batch."""
-
-    @property
-    def prepared_on_host(self) -> bool:
-        """Whether `begin` runs on the host, by any thread, and `finish` on another device."""
-
-    def stages_on_host(self, stages: int) -> int:
-        """How many of a chain's stages run where the cases are."""
-
-    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
-        """The part that is made where the cases are, with the draws as `finish` needs them."""
-
-    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
-        """The batch (B, C, *S) by key, from what `begin` made."""
-
-
 @dataclass(frozen=True, slots=True)
 class ResidentSource:
-    """All cases lie on the device of the batches, which reads them and runs every stage."""
+    """All cases lie on the device of the batches, which reads them and runs every stage. See `HostSource`."""
 
     host = prepared_on_host = False
 
@@ -89,13 +68,16 @@ class HostSource:
     whole_cases: WholeCases | None = None
     """Transforms that run on whole cases, sample by sample, before the stages."""
     prepared_on_host: bool = True
-    """Whether the device of the batches is another one."""
+    """Whether the device of the batches is another one, so that any thread may `begin` them on the host."""
     host = True
+    """Whether the host has a part in every batch."""
 
     def stages_on_host(self, stages: int) -> int:
+        """How many of a chain's stages run where the cases are."""
         return self.stages if self.prepared_on_host else stages
 
     def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
+        """The part that is made where the cases are, with the draws as `finish` needs them."""
         # 1. The samples, where a stage does not cut them out of their cases: made by the transforms, or whole cases.
         samples: Batch | None = None
         if self.whole_cases is not None:
@@ -113,6 +95,7 @@ class HostSource:
         return DrawnBatch(draws, samples, per_case)
 
     def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
+        """The batch (B, C, *S) by key, from what `begin` made."""
         if self.stages == 0:
             return segment.transformed(batch, draws)
         return segment.run(range(self.stages, len(segment.stages)), draws, batch=batch)
@@ -138,7 +121,8 @@ class Segment:
     order: CaseOrder
     share: Share = WHOLE
     """The samples of each batch that this rank makes."""
-    source: Source
+    source: ResidentSource | HostSource
+    """Where the samples come from, and so which stages of the chain run where."""
     num_samples: int = 1
     """Samples in a row that come from one case."""
     pages: Pages | None = None
@@ -149,7 +133,6 @@ class Segment:
     compiled: bool = False
     why: str = ""
     """Why it is compiled or not, where that was tried."""
-    compile_seconds: float = 0.0
     spans: bool = False
     """Whether stages run separately under their names, for a profile, on a GPU too, where that loses the gain of fusing
     them. On a host they do so whenever a profile is taken."""
@@ -238,10 +221,9 @@ class Segment:
         """Read the boxes that these samples touch in the background, where cases lie on the disk."""
         if self.pages is None:
             return
-        grid, first = draws.stages[0], self.warp
-        assert isinstance(grid, SamplingGrid)
+        first = self.warp
         entering, leaving = (torch.tensor(size, dtype=torch.float32) for size in (first.size, first.out))
-        affine = next(iter(grid.maps.values()))
+        affine = next(iter(draws.stages[0].values()))
         reach = (affine.linear.abs() * ((leaving - 1) / 2)).sum(2)
         centre = draws.start + (entering - 1) / 2 + affine.shift
         lows = torch.floor(centre - reach).to(torch.int64).tolist()
@@ -360,10 +342,6 @@ class Program:
     def why(self) -> str:
         """Why it is compiled or not."""
         return "; ".join(dict.fromkeys(segment.why for segment in self._segments.values() if segment.why))
-
-    @property
-    def compile_seconds(self) -> float:
-        return sum(segment.compile_seconds for segment in self._segments.values())
 
     def stage(self, step: int) -> PatchStage:
         """The stage of a step; steps after the last stage have its shape."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, ChainOp, Fixed, Stage, Warp
-from hasten.augment.draw import Draws, SamplingGrid
+from hasten.augment.draw import Draws, Maps
 from hasten.augment.op import spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
@@ -19,9 +19,9 @@ def render(stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Dra
 
     cases: of each key. stages: without PerSample ones; the first is a Warp.
     """
-    first, numbers = stages[0], draws.stages[0]
+    first = stages[0]
     assert isinstance(first, Warp)
-    batch = warped(first, cases, cast("SamplingGrid", numbers), draws.case, draws.start, spatial_dims)
+    batch = warped(first, cases, draws.stages[0], draws.case, draws.start, spatial_dims)
     return follow(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 
@@ -50,7 +50,7 @@ def changed(stage: ChainOp, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
 
 
 def warped(
-    warp: Warp, cases: Mapping[str, PackedCases], grid: SamplingGrid, case: Tensor, start: Tensor, spatial_dims: int
+    warp: Warp, cases: Mapping[str, PackedCases], maps: Maps, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
     """The keys of a Warp, read from the cases: (B, C, *S) each."""
     result = {}
@@ -59,7 +59,7 @@ def warped(
             cases[key],
             case,
             start,
-            grid.maps[key],
+            maps[key],
             warp.size,
             warp.out,
             mode=reading.mode,

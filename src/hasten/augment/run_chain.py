@@ -181,7 +181,10 @@ def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels
     chain = Chain(crop=plan.crop, ops=plan.ops, keys=KEYS, label_keys=LABEL_KEYS)
     final = _final_size(chain, patch if plan.crop is None else plan.crop.size)
     if final != patch:
-        raise ValueError(_wrong_size(final, patch))
+        raise ValueError(
+            f"makes patches of {list(final)}, and sample.patch is {list(patch)}; set sample.patch={list(final)}, or "
+            "let the chain end with that size"
+        )
     _check_draws(plan.ops, patch[3 - spatial_dims :], num_channels)
     if plan.source or any(isinstance(op, Fixed | PerSample) for op in plan.ops):
         check = partial(_check_batch, size=patch[3 - spatial_dims :], num_channels=num_channels)
@@ -327,13 +330,6 @@ def _check_keys(name: str, keys: Sequence[str], there: Collection[str]) -> None:
             f'{name}: needs "{absent[0]}", and the cases of a run have {" and ".join(KEYS)} only; name one of these, '
             "or leave it out"
         )
-
-
-def _wrong_size(size: Triple, patch: Triple) -> str:
-    return (
-        f"makes patches of {list(size)}, and sample.patch is {list(patch)}; set sample.patch={list(size)}, or let the "
-        "chain end with that size"
-    )
 
 
 def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,51 +1,52 @@
 """Fills the arena: threads read and prepare cases and append them to a shard, which one rename publishes.
 
 Cases are found in shards by their key, whatever set they were prepared for, so that a set with a new case needs just
-that one prepared. A build that is killed loses the shard that it was at.
+that one prepared. A build that is killed loses the shard that it was at. An arena's home is the device, host memory or
+the file, the first that has room for it.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import logging
+import math
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from hasten.cache.arena import Arena
-from hasten.cache.checked import DamagedEntry, write_checked
+from hasten.cache.arena import Arena, PointSets
 from hasten.cache.file import (
     IMAGE,
     INDEX,
     LABEL,
     POINTS,
     SHARDS,
-    CaseEntry,
     Selection,
     Shard,
     checksum,
-    index_of,
     key_array,
+    open_arena,
     read_shard,
+    verify_cases,
 )
-from hasten.cache.homes import open_at_home
-from hasten.cache.key import Files, cache_dir, digest, entry_name, files_of, settings_key
-from hasten.cache.publish import as_value_error, building, discard
+from hasten.cache.key import FORMAT, Files, cache_dir, digest, entry_name, files_of, settings_key
+from hasten.cache.publish import DamagedEntry, as_value_error, building, discard, write_checked
 from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
-from hasten.observe.cores import usable_cores
+from hasten.config.size import parse_size
+from hasten.observe.cores import available_memory
 from hasten.prepare.case import load_prepared
 from hasten.prepare.foreground import foreground_points
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ class CaseQuery(NamedTuple):
     folder: Path
     """`cache.dir`."""
     case_set: CaseSet
+    prepare: PrepareConfig
+    max_points: int
+    """`cache.max_points`."""
     settings: str
     """`settings_key` of how the cases are prepared."""
     keys: tuple[str, ...]
@@ -78,7 +82,10 @@ class _ShardCase(NamedTuple):
     image: np.ndarray
     label: np.ndarray
     points: np.ndarray
-    entry: CaseEntry
+    row: dict[str, Sequence[Any]]
+    """What arena.json holds of it in flat lists, by the name of the list."""
+    geometry: str
+    """The geometry as JSON."""
 
 
 def get_arena(
@@ -103,7 +110,7 @@ def get_arena(
     with as_value_error(query.folder / SHARDS):
         for _ in range(3):
             try:
-                cases = _complete(query, prepare, cache.max_points, tick)
+                cases = _complete(query, tick)
                 arena = open_at_home(cases, cache, torch.device(device), own)
             except FileNotFoundError:
                 log.debug("%s: another process took a shard away", query.folder)
@@ -130,18 +137,23 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    settings = settings_key(case_set, prepare, cache.max_points)
+    return CaseQuery(cache_dir(cache), case_set, prepare, cache.max_points, settings, keys)
 
 
-def _complete(query: CaseQuery, prepare: PrepareConfig, max_points: int, tick: Tick | None) -> Selection:
+def _complete(query: CaseQuery, tick: Tick | None) -> Selection:
     """The cases, after those that no shard holds have been prepared."""
     cases, missing = find_cases(query)
     if len(cases.rows) and missing:
         ids = [query.case_set.cases[case].id for case in missing]
         log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(query.keys), first_few(ids))
     while missing:
-        build_shard(query, missing, prepare, max_points=max_points, tick=tick)
-        before = len(missing)
+        folder, before = query.shard_folder(missing), len(missing)
+        if not (folder / INDEX).exists():
+            discard(folder)  # leftovers of a shard that was removed by hand
+        with building(folder, (folder / INDEX).exists) as partial_folder:
+            if partial_folder is not None:
+                _fill(query, missing, partial_folder, tick)
         cases, missing = find_cases(query)
         if len(missing) >= before:
             discard(query.shard_folder(missing))  # for example a renamed one that holds other cases
@@ -188,44 +200,19 @@ def _remove_damaged(folder: Path, damage: DamagedEntry) -> None:
     discard(folder)
 
 
-def build_shard(
-    query: CaseQuery,
-    missing: Sequence[int],
-    prepare: PrepareConfig,
-    *,
-    max_points: int,
-    tick: Tick | None = None,
-) -> None:
-    """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
-
-    Waits for a process that builds the same shard. Errors are those of `get_arena`.
-    """
-    folder = query.shard_folder(missing)
-    if not (folder / INDEX).exists():
-        discard(folder)  # leftovers of a shard that was removed by hand
-    with building(folder, (folder / INDEX).exists) as partial:
-        if partial is not None:
-            _fill(query, missing, prepare, partial, max_points, tick)
-
-
-def _fill(
-    query: CaseQuery,
-    missing: Sequence[int],
-    prepare: PrepareConfig,
-    folder: Path,
-    max_points: int,
-    tick: Tick | None,
-) -> None:
+def _fill(query: CaseQuery, missing: Sequence[int], folder: Path, tick: Tick | None) -> None:
+    """Prepare the first of these cases (positions), as many as a shard takes."""
     case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
-    entries: list[CaseEntry] = []
-    points_crc = 0
+    columns: dict[str, list[Any]] = {}
+    geometries: dict[str, int] = {}
     constant: list[Path] = []
+    points_crc = 0
     with (
         (folder / IMAGE).open("wb") as image,
         (folder / LABEL).open("wb") as label,
         (folder / POINTS).open("wb") as points,
-        closing(_prepare_cases(cases, case_set, prepare, max_points)) as prepared_cases,
+        closing(on_threads(partial(_prepare_case, query), cases, query.prepare.num_threads)) as prepared_cases,
     ):
         for case, prepared in zip(cases, prepared_cases, strict=True):
             if any(map(_is_constant, prepared.image)):
@@ -233,9 +220,13 @@ def _fill(
             for stream, array in ((image, prepared.image), (label, prepared.label), (points, prepared.points)):
                 stream.write(array.data)
             points_crc = checksum(prepared.points, points_crc)
-            entries.append(prepared.entry)
+            # Equal geometries, as all tiles of a set may have, are written once.
+            number = geometries.setdefault(prepared.geometry, len(geometries))
+            for name, values in (*prepared.row.items(), ("cases", [case.id]), ("geometry", [number])):
+                columns.setdefault(name, []).extend(values)
+            done = len(columns["cases"])
             if tick:
-                tick(total - len(cases) + len(entries), total)
+                tick(total - len(cases) + done, total)
             if image.tell() + label.tell() >= SHARD_BYTES:
                 break
         for stream in (image, label, points):
@@ -250,17 +241,21 @@ def _fill(
             len(constant),
             first_few(constant),
         )
+    prepare = query.prepare
     body = {
+        "format": FORMAT,
         "name": case_set.name,
         "source": str(case_set.source),
         "labels": {str(value): name for value, name in case_set.labels.items()},
         "num_channels": len(case_set.channels),
         "num_classes": len(case_set.labels),
         "dtype": prepare.dtype,
-        "prepare": dataclasses.asdict(prepare),
+        "prepare": asdict(prepare),
         "points_crc": points_crc,
         "settings": query.settings,
-        **index_of(entries, [query.keys[case] for case in missing[: len(entries)]]),
+        "keys": "".join(query.keys[case] for case in missing[:done]),
+        "geometries": [json.loads(text) for text in geometries],
+        **columns,
     }
     write_checked(folder / INDEX, body)
 
@@ -270,30 +265,9 @@ def _is_constant(channel: np.ndarray) -> bool:
     return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # the first part nearly always decides
 
 
-def _prepare_cases(
-    cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_ShardCase, None, None]:
-    """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
-
-    The first that fails ends it.
-    """
-    threads = prepare.num_threads or usable_cores()
-    with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_ShardCase]] = deque()
-        try:
-            for case in cases:
-                waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
-                if len(waiting) >= 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _ShardCase:
+def _prepare_case(query: CaseQuery, case: Case) -> _ShardCase:
     """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
+    case_set, prepare = query.case_set, query.prepare
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
     try:
@@ -307,15 +281,104 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     assert label.dtype == np.uint8
     label_crc = checksum(label)
     # The seed depends on the voxels only, not on the case's position in the set or the path of its files.
-    points, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
-    depth, height, width = label.shape
-    entry = CaseEntry(
-        id=prepared.id,
-        shape=(depth, height, width),
-        num_points=tuple(array.size for array in points),
-        num_voxels=num_voxels,
-        image_crc=checksum(image),
-        label_crc=label_crc,
-        geometry=dataclasses.asdict(prepared.geometry),
+    points, num_voxels = foreground_points(label, len(case_set.labels), query.max_points, seed=label_crc)
+    row = {
+        "shape": label.shape,
+        "num_points": [array.size for array in points],
+        "num_voxels": num_voxels,
+        "checksums": [checksum(image), label_crc],
+    }
+    together = np.concatenate([np.empty(0, np.int32), *points])
+    return _ShardCase(image, label, together, row, json.dumps(asdict(prepared.geometry)))
+
+
+def open_at_home(
+    cases: Selection, config: CacheConfig, device: torch.device, own: Sequence[str] | None = None
+) -> Arena:
+    """Open prepared cases in the home that `config` names.
+
+    own: ids of the cases that a process uses which trains on a part of them: memory holds no other. Raises ValueError
+    where the device is too small for the cases, and the errors of `open_arena`.
+    """
+    home = "ram" if config.home == "device" and device.type == "cpu" else config.home
+    if home == "file":
+        return open_arena(cases, home=home)
+    arena = open_arena(cases, home="file")
+    used = range(len(arena.ids)) if own is None else arena.index(tuple(own))
+    if home == "auto":
+        size = sum(arena.case_bytes[case] for case in used)
+        if size <= _device_budget(config, device):
+            home = "device"
+        else:
+            ram = available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
+            home = "ram" if size <= ram else "file"
+    if home == "device":
+        return _copy_to_device(arena, cases, device, used)
+    return open_arena(cases, home="ram", verified=used) if home == "ram" else arena
+
+
+def _device_budget(config: CacheConfig, device: torch.device) -> int:
+    if device.type == "cpu":
+        return 0  # its memory is the host's
+    if config.device != "auto":
+        return parse_size(config.device)
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
+
+
+def _copy_to_device(arena: Arena, cases: Selection, device: torch.device, positions: Sequence[int]) -> Arena:
+    """Copy the cases after verifying their checksums. Both go through the page cache and need no further memory."""
+    verify_cases(arena, cases, positions)
+    voxels = sum(math.prod(arena.shapes[case]) for case in positions)
+    try:
+        # In one copy, unless the shards also hold other cases or gaps.
+        if voxels == arena.store.values["label"].numel() and list(positions) == list(range(len(arena.ids))):
+            return arena.to(device, home="device")
+        return copy_cases(arena, positions, device)
+    except torch.OutOfMemoryError as error:
+        size = sum(arena.case_bytes[case] for case in positions)
+        raise ValueError(
+            f"cache.home: {size / 2**30:.1f} GiB of prepared cases do not fit in what {device} has free; "
+            "set cache.home=ram, or cache.device to less"
+        ) from error
+
+
+def copy_cases(arena: Arena, cases: Sequence[int], device: torch.device | str) -> Arena:
+    """Copy cases, by position, to a new arena on `device`. Raises torch.OutOfMemoryError."""
+    store, sets = arena.store, arena.store.sets
+    assert sets is not None
+    chosen = torch.tensor(list(cases), dtype=torch.int64)
+    shape, counts = store.shape[chosen], sets.num[chosen]
+    voxels = shape.prod(1)
+    offset = voxels.cumsum(0) - voxels
+    first = (counts.flatten().cumsum(0) - counts.flatten()).view_as(counts)
+    values = {
+        key: torch.empty(int(voxels.sum()) * store.channels[key], dtype=value.dtype, device=device)
+        for key, value in store.values.items()
+    }
+    # In an arena on disk the points of the cases are in any order.
+    begins = sets.first[chosen, 0].tolist() if arena.num_classes > 1 else [0] * len(chosen)
+    parts = zip(begins, counts.sum(1).tolist(), strict=True)
+    points = torch.cat([sets.points[:0], *(sets.points[begin : begin + length] for begin, length in parts)])
+    for case, start in zip(cases, offset.tolist(), strict=True):
+        for key, whole in (("image", arena.image(case)), ("label", arena.label(case))):
+            begin = start * store.channels[key]
+            values[key][begin : begin + whole.numel()].copy_(whole.reshape(-1))
+    copied = replace(
+        store,
+        values=values,
+        offset=offset.to(device),
+        shape=shape.to(device),
+        ids=tuple(arena.ids[case] for case in cases),
+        sets=PointSets(points, first, counts).to(device),
+        per_case={key: value[chosen].to(device) for key, value in store.per_case.items()},
     )
-    return _ShardCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+    return replace(
+        arena,
+        store=copied,
+        shapes=tuple(arena.shapes[case] for case in cases),
+        offsets=tuple(offset.tolist()),
+        geometry=tuple(arena.geometry[case] for case in cases) if arena.geometry else (),
+        num_voxels=tuple(arena.num_voxels[case] for case in cases) if arena.num_voxels else (),
+        home="ram" if torch.device(device).type == "cpu" else "device",
+        pages=None,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 Transform = Callable[[Any], Any]
 LARGE_BYTES = 2**18
@@ -82,17 +82,11 @@ def is_large(value: Any) -> bool:
     return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor | np.ndarray)) >= LARGE_BYTES
 
 
-def on_device(value: Any, device: torch.device) -> Any:
-    """The item with its tensors on `device`."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
-
-
 def describe_item(data: Sequence[Any], index: int) -> str:
     """An item as an error message names it: its position and its files."""
     item = data[index]
+    text = item if isinstance(item, str) else ""
     if isinstance(item, dict):
-        files = [
-            f"{key}={value}" for key, value in item.items() if isinstance(value, str) or hasattr(value, "__fspath__")
-        ]
-        return f"item {index} ({', '.join(files)})" if files else f"item {index}"
-    return f"item {index} ({item})" if isinstance(item, str) else f"item {index}"
+        files = ((key, value) for key, value in item.items() if isinstance(value, str) or hasattr(value, "__fspath__"))
+        text = ", ".join(f"{key}={value}" for key, value in files)
+    return f"item {index} ({text})" if text else f"item {index}"

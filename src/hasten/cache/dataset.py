@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset, Subset
 
-from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
+from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, split_chain
 from hasten.cache.identity import chain_identity
 from hasten.cache.item_bytes import SharedItem, SharedItems
-from hasten.observe.cores import usable_cores
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 
 class ChainDataset(Dataset[Any]):
@@ -141,10 +140,8 @@ class CacheDataset(ChainDataset):
 
     def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
-        workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
-        with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-            items = pool.map(self.to_stored, indices)  # the first failure cancels the rest
-            return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
+        items = on_threads(self.to_stored, indices, self.num_workers, ahead=len(indices) + 1)
+        return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
 
     def to_stored(self, index: int) -> Any:
         """An item as the cache stores it."""
@@ -157,7 +154,7 @@ class CacheDataset(ChainDataset):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
                 return self.shared_items.put(item)
-        return item if self.device is None else on_device(item, self.device)
+        return item if self.device is None else tree_map_only(torch.Tensor, lambda one: one.to(self.device), item)
 
     def prepared(self, index: int) -> Any:
         return self.from_stored(self.cached[index]) if index < self.cache_num else self.prepare(index)

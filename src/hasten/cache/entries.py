@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.cache.file import SHARDS
 from hasten.cache.publish import discard
-from hasten.files import is_locked
+from hasten.files import try_lock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,16 +47,20 @@ def prune(folder: Path, *, unused_days: float | None = None, max_bytes: int | No
     total, limit = 0, time.time() - 86400 * (unused_days or 0)
     removed = []
     for entry in list_entries(folder):
-        going = False
+        handle = None
         if entry.kind == "unfinished":
-            going = not is_locked(entry.path)
-        elif entry.kind != "small":
-            total += entry.num_bytes
+            with suppress(OSError):  # another process has just removed it
+                handle = try_lock(entry.path, os.O_RDONLY)
+            going = handle is not None
+        else:
+            total += entry.num_bytes if entry.kind != "small" else 0
             is_old = unused_days is not None and entry.used < limit
-            going = is_old or (max_bytes is not None and total > max_bytes)
+            going = entry.kind != "small" and (is_old or (max_bytes is not None and total > max_bytes))
         if going:
             discard(entry.path)
             removed.append(entry)
+        if handle is not None:
+            os.close(handle)
     return removed
 
 

@@ -1,7 +1,7 @@
 """A shard on disk: a folder with the flat files of some prepared cases and `arena.json`, which records offsets and
 every checksum. The cases of an arena lie in one shard or in several.
 
-`arena.json` has a list per property of the cases, not an object per case: 20 000 of those take seconds to open.
+`arena.json` has a flat list per property of the cases, not an object per case: 20 000 of those take seconds to open.
 
 What is checked when: sizes, `arena.json` and `points.bin` at every opening; the image and label of every case when they
 are to be kept in memory (the `ram` home). The `file` home reads nothing ahead, so that it does not notice a byte that
@@ -10,11 +10,9 @@ changes on the disk.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +22,9 @@ import torch
 from isal import isal_zlib
 
 from hasten.cache.arena import Arena, Pages, PointSets, Store
-from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, map_files
+from hasten.cache.publish import DamagedEntry, read_checked
 from hasten.cases.entries import pause_garbage_collection
 from hasten.prepare.types import Geometry
 
@@ -35,28 +33,10 @@ log = logging.getLogger(__name__)
 SHARDS = "arena"
 """Folder of a cache folder."""
 IMAGE, LABEL, POINTS, INDEX = "image.bin", "label.bin", "points.bin", "arena.json"
-_ROWS = ("shape", "num_points", "num_voxels")
-"""Properties of a case of several numbers."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 checksum: Callable[..., int] = isal_zlib.crc32
 """CRC-32 of anything with contiguous bytes: the number that zlib gives, several times faster."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaseEntry:
-    """What arena.json records about one case."""
-
-    id: str
-    shape: tuple[int, int, int]
-    num_points: tuple[int, ...]
-    """Remembered voxels of each foreground class."""
-    num_voxels: tuple[int, ...]
-    """All voxels of each foreground class, of which `num_points` are remembered."""
-    image_crc: int
-    label_crc: int
-    geometry: dict[str, Any]
-    """`asdict` of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,24 +135,6 @@ def open_arena(cases: Selection, *, home: str, verified: Sequence[int] | None = 
     return replace(arena, pages=pages) if lazy else arena
 
 
-def index_of(entries: Sequence[CaseEntry], keys: Sequence[str]) -> dict[str, Any]:
-    """The part of arena.json that describes the cases: their ids and keys, and a flat list per property.
-
-    Equal geometries, as all tiles of a set may have, are written once.
-    """
-    texts = [json.dumps(entry.geometry) for entry in entries]
-    number = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-    return {
-        "format": FORMAT,
-        "cases": [entry.id for entry in entries],
-        "keys": "".join(keys),
-        **{name: list(chain.from_iterable(getattr(entry, name) for entry in entries)) for name in _ROWS},
-        "checksums": list(chain.from_iterable((entry.image_crc, entry.label_crc) for entry in entries)),
-        "geometries": [json.loads(text) for text in number],
-        "geometry": [number[text] for text in texts],
-    }
-
-
 @pause_garbage_collection()
 def _map(cases: Selection, home: str) -> Arena:
     """Every case's place in one flat tensor a key, over all shards, and their points."""
@@ -184,11 +146,14 @@ def _map(cases: Selection, home: str) -> Arena:
     for shard, start in zip(shards, point_starts, strict=True):
         if checksum(points[start : start + int(shard.num_points.sum())].numpy()) != shard.points_crc:
             raise DamagedEntry("does not match its checksum", shard.folder / POINTS)
-    shapes = np.concatenate([shard.shape for shard in shards])[rows]
+
+    def of_cases(name: str) -> np.ndarray:
+        return np.concatenate([getattr(shard, name) for shard in shards])[rows]
+
+    shapes, counts = of_cases("shape"), of_cases("num_points")
     offsets = np.concatenate(
         [start + _offsets(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
     )[rows]
-    counts = np.concatenate([shard.num_points for shard in shards])[rows]
     firsts = np.concatenate(
         [
             start + _offsets(shard.num_points.ravel()).reshape(shard.num_points.shape)
@@ -215,7 +180,7 @@ def _map(cases: Selection, home: str) -> Arena:
         offsets=tuple(offsets.tolist()),
         geometry=tuple(geometry[row] for row in order),
         num_classes=first.num_classes,
-        num_voxels=_rows(np.concatenate([shard.num_voxels for shard in shards])[rows]),
+        num_voxels=_rows(of_cases("num_voxels")),
         home=home,
     )
 

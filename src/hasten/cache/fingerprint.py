@@ -6,9 +6,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
-from hasten.cache.publish import sweep
+from hasten.cache.publish import DamagedEntry, read_checked, sweep, write_checked
 from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.regions import with_regions
 from hasten.cases.sources import as_case_set, find_listing, look_into, with_classes, with_ignore

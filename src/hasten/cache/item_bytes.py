@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hasten.cache.checked import DamagedEntry
 from hasten.cache.file import checksum
 from hasten.cache.libc import map_privately
+from hasten.cache.publish import DamagedEntry
 
 MAGIC = b"HASTENR2"
 _ALIGN = 64

@@ -1,22 +1,25 @@
-"""Folders that are published and removed atomically, even if the process is killed in between.
+"""Folders and files that are published and removed atomically, even if the process is killed in between.
 
-One process builds an entry, the others wait, and what a killed process left is removed.
+One process builds an entry, the others wait, and what a killed process left is removed. JSON files have a checksum.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
-from hasten.files import sync_folder, try_lock
+from hasten.files import replacing, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ _ABANDONED_SECONDS = 24 * 3600.0
 _LOOK_S = 0.1
 _OWN_NAME = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{8}")
 """The names that `temporary_for` returns."""
+_WHOLE = re.compile(rb'\{"crc": (?P<crc>0|[1-9][0-9]{0,9}), "body": (?P<body>\{.*\})\}\n')
 
 
 @contextmanager
@@ -129,3 +133,31 @@ def _is_abandoned(path: Path) -> bool:
     except OSError:
         return False  # it is being removed
     return time.time() - touched > _ABANDONED_SECONDS
+
+
+class DamagedEntry(Exception):
+    """A cache entry whose bytes are not those that were written. It is rebuilt, so users only see a warning."""
+
+    def __init__(self, what: str, path: Path | None = None) -> None:
+        """path: the file that is damaged, where it is one."""
+        super().__init__(what if path is None else f"{path}: {what}")
+        self.path = path
+
+
+def write_checked(path: Path, body: dict[str, Any]) -> None:
+    """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as in JSON."""
+    text = json.dumps(body).encode("ascii")
+    with replacing(path, temporary_for(path)) as file:
+        file.write(b'{"crc": %d, "body": %b}\n' % (zlib.crc32(text), text))
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """The body that was written. Raises FileNotFoundError, or DamagedEntry for what `write_checked` did not write."""
+    match = _WHOLE.fullmatch(path.read_bytes())
+    if match is None:
+        raise DamagedEntry("is not what was written", path)
+    # Checksum of the bytes, not of the values: encoding a large body again takes as long as parsing it.
+    body = match["body"]
+    if zlib.crc32(body) != int(match["crc"]):
+        raise DamagedEntry("does not match its own checksum", path)
+    return dict(json.loads(body))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import TO_RAS, channels_first, explain_itk_errors, open_itk, physical_affine
+from hasten.cases.itk import channels_first, explain_itk_errors, open_itk, physical_affine
 from hasten.cases.types import Shape, Volume
 
-_SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
+_SERIES = "0020|000e"
+_PLACE = {"0020|0032": 3, "0020|0037": 6}
+"""Tags of the position and the orientation, and how many numbers each has."""
 _ROUNDING = 0.11
 """mm: positions are often rounded to 0.1 mm, so that steps differ by as much."""
 _SOP_CLASS = b"\x02\x00\x02\x00UI"
@@ -33,8 +34,8 @@ class _Slice:
     num_channels: int
     kind: int
     """SimpleITK's number of the voxel type after rescaling."""
-    position: np.ndarray | None
-    orientation: np.ndarray | None
+    unplaced: str
+    """The tag that doesn't say where it lies; empty if all do."""
     affine: np.ndarray
 
 
@@ -43,7 +44,7 @@ def is_series(path: Path) -> bool:
     return path.is_dir() and any(_is_slice(file) for file in path.iterdir())
 
 
-def read_series(folder: str | Path) -> Volume:
+def read_series(folder: Path) -> Volume:
     """Read the one DICOM series of a folder as (C, D, H, W).
 
     Slices are sorted by their position along the normal, and rescale slope and intercept are applied. The array has
@@ -51,16 +52,25 @@ def read_series(folder: str | Path) -> Volume:
     slices differ. Raises ValueError for a folder without a series, several series, slices of different size or
     direction, missing and repeated slices, and without SimpleITK.
     """
-    folder = Path(folder)
     with explain_itk_errors(folder):
+        import SimpleITK as sitk
+
         slices = _slices(folder)
-        array = channels_first(_read(slices), folder)
+        if len(slices) == 1:
+            image = sitk.ReadImage(str(slices[0].path))
+        else:
+            reader = sitk.ImageSeriesReader()
+            reader.SetFileNames([str(each.path) for each in slices])
+            if len({each.kind for each in slices}) > 1:
+                # The type of the first slice would cut the values of the others.
+                reader.SetOutputPixelType(sitk.sitkFloat32)
+            image = reader.Execute()
+        array = channels_first(image, folder)
     return Volume(array, _affine(slices))
 
 
-def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_series_header(folder: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, from headers. Raises what `read_series` raises."""
-    folder = Path(folder)
     with explain_itk_errors(folder):
         slices = _slices(folder)
     depth, height, width = slices[0].shape
@@ -94,19 +104,6 @@ def _is_slice(file: Path) -> bool:
         return stream.read(132)[128:] == b"DICM"
 
 
-def _read(slices: list[_Slice]) -> Any:
-    import SimpleITK as sitk
-
-    if len(slices) == 1:
-        return sitk.ReadImage(str(slices[0].path))
-    reader = sitk.ImageSeriesReader()
-    reader.SetFileNames([str(each.path) for each in slices])
-    if len({each.kind for each in slices}) > 1:
-        # The type of the first slice would cut the values of the others.
-        reader.SetOutputPixelType(sitk.sitkFloat32)
-    return reader.Execute()
-
-
 def _slices(folder: Path) -> list[_Slice]:
     """The files of the folder's one series, sorted by position along its normal. Raises ValueError."""
     slices = [_read_slice_header(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
@@ -126,34 +123,23 @@ def _read_slice_header(file: Path) -> _Slice:
     with explain_itk_errors(file):
         reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]
+    numbers = {tag: reader.GetMetaData(tag).split("\\") if reader.HasMetaDataKey(tag) else () for tag in _PLACE}
     return _Slice(
         path=file,
         series=reader.GetMetaData(_SERIES).strip() if reader.HasMetaDataKey(_SERIES) else "unnamed",
         shape=(depth, height, width),
         num_channels=reader.GetNumberOfComponents(),
         kind=reader.GetPixelIDValue(),
-        position=_numbers(reader, _POSITION, 3),
-        orientation=_numbers(reader, _ORIENTATION, 6),
+        unplaced=next((tag for tag, count in _PLACE.items() if len(numbers[tag]) != count), ""),
         affine=physical_affine(reader, file),
     )
-
-
-def _numbers(reader: Any, tag: str, count: int) -> np.ndarray | None:
-    if not reader.HasMetaDataKey(tag):
-        return None
-    try:
-        values = np.array([float(part) for part in reader.GetMetaData(tag).split("\\")])
-    except ValueError:
-        return None
-    return values if len(values) == count and np.isfinite(values).all() else None
 
 
 def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
     first = slices[0]
     for each in slices:
-        if each.position is None or each.orientation is None:
-            tag = _POSITION if each.position is None else _ORIENTATION
-            raise ValueError(f"{each.path}: doesn't say where it lies (tag {tag}); export the series again.")
+        if each.unplaced:
+            raise ValueError(f"{each.path}: doesn't say where it lies (tag {each.unplaced}); export the series again.")
         if each.shape[0] > 1:
             raise ValueError(f"{each.path}: holds {each.shape[0]} frames beside other files; give it its own folder.")
         plane, axes = first.affine[:3, :2], each.affine[:3, :2]
@@ -163,15 +149,14 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
                 f"{folder}: {first.path.name} of {first.shape[1:]} and {each.path.name} of {each.shape[1:]} (H, W) "
                 "differ in size, channels, direction or pixel spacing; move those of another acquisition away."
             )
-    assert first.orientation is not None
-    normal = np.cross(first.orientation[:3], first.orientation[3:])
-    ordered = sorted(slices, key=lambda each: float(normal @ each.position))
+    normal = np.cross(first.affine[:3, 0], first.affine[:3, 1])
+    ordered = sorted(slices, key=lambda each: float(normal @ each.affine[:3, 3]))
     _check_steps(ordered, folder)
     return ordered
 
 
 def _check_steps(slices: list[_Slice], folder: Path) -> None:
-    offsets = np.diff(np.array([each.position for each in slices]), axis=0)
+    offsets = np.diff(np.array([each.affine[:3, 3] for each in slices]), axis=0)
     usual = np.median(offsets, axis=0)
     step = float(np.linalg.norm(usual))
     odd = np.flatnonzero(np.linalg.norm(offsets - usual, axis=1) > min(_ROUNDING, 0.4 * step))
@@ -187,6 +172,5 @@ def _affine(slices: list[_Slice]) -> np.ndarray:
     affine = slices[0].affine.copy()
     if len(slices) > 1:
         # The offset from slice to slice need not be the normal: a tilted gantry shears the volume.
-        offset = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
-        affine[:3, 2] = TO_RAS[:3, :3] @ offset
+        affine[:3, 2] = (slices[-1].affine[:3, 3] - affine[:3, 3]) / (len(slices) - 1)
     return affine

@@ -11,13 +11,13 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from hasten.cases.formats import stem
 from hasten.cases.locate import FileLocator, Remote
-from hasten.cases.types import Case
+from hasten.cases.types import Case, Declared
 from hasten.config.patterns import first_few
 from hasten.config.url import shown
 
@@ -42,27 +42,13 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listing:
+class Listing(Declared):
     """Cases as a source declares them. None: not declared, to be read from the files."""
 
-    name: str
-    source: Path
-    cases: tuple[Case, ...]
     labels: dict[int, str] | None = None
     channels: tuple[str, ...] | None = None
-    modality: str = ""
     remote: tuple[Remote, ...] = ()
     """Files of the cases that are elsewhere; their paths are those of local copies, which may be still to come."""
-    regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Overlapping classes, name to label values, as in CaseSet."""
-    region_values: dict[str, int] = field(default_factory=dict)
-    """Label value that each region is painted with (nnU-Net's regions_class_order), as in CaseSet."""
-    ignore: int | None = None
-    """Label value of voxels that are not annotated, as in CaseSet."""
-    held_out: tuple[str, ...] = ()
-    """Ids of the cases that the source itself holds out for validation, as in CaseSet."""
-    folds: Mapping[str, int] = field(default_factory=dict)
-    """The fold of cases by id, as in CaseSet."""
     tests: tuple[Case, ...] = ()
     """Labelled cases that are neither trained nor validated on; their files are not looked for."""
 

@@ -43,13 +43,9 @@ _DOUBLE = {".nrrd": ".seg", ".tif": ".ome", ".tiff": ".ome"}
 """What stands before an ending in names of 3D Slicer's segmentations and of OME-TIFF, and belongs to the ending."""
 
 
-def ending(path: Path) -> str:
+def ending(name: str | Path) -> str:
     """The known ending of a file name, lower case, or "" for another kind of file."""
-    return _ending(path.name)
-
-
-def _ending(name: str) -> str:
-    low = name.lower()
+    low = str(name).lower()
     last = low[low.rfind(".") :]
     return last if last in ENDINGS else next((each for each in ENDINGS if low.endswith(each)), "")
 
@@ -103,20 +99,15 @@ def is_nifti(path: Path) -> bool:
     return not path.is_dir() and ending(path) in NIFTI_ENDINGS
 
 
-def list_files(folder: Path) -> list[Path]:
-    """The images of a folder by name: files, and folders of a DICOM series.
-
-    Hidden ones are left out.
-    """
-    return [path for _, path in named_files(folder)]
-
-
 def named_files(folder: Path) -> list[tuple[str, Path]]:
-    """The paths of `list_files`, each with its `stem`. Opens no file."""
+    """The images of a folder in the order of their names, each with its `stem`: files, and folders of a DICOM series.
+
+    Hidden ones are left out, and no file is opened.
+    """
     result = []
     with os.scandir(folder) as entries:
         for entry in sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name):
-            suffix = _ending(entry.name)
+            suffix = ending(entry.name)
             if entry.is_file():
                 if suffix:
                     result.append((_without(entry.name, suffix), folder / entry.name))

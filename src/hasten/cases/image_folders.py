@@ -18,7 +18,6 @@ from hasten.config.patterns import first_few
 
 log = logging.getLogger(__name__)
 
-PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 _LABEL_MARKS = (
     r"cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|ground[-_]?truth|manual|"
@@ -33,12 +32,9 @@ _LABEL_MARK = re.compile(rf"^(?:{_LABEL_MARKS})(?=[\W_\d])|(?:[\W_]+|(?<=\d))(?:
 
 def read_pairs(folder: Path) -> Listing:
     """The cases of a folder with images/ and labels/ (or imagesTr/ and labelsTr/). Raises ValueError."""
-    for images, labels in PAIR_FOLDERS:
-        if (folder / images).is_dir() and (folder / labels).is_dir():
-            cases = pair_files(folder / images, folder / labels)
-            return Listing(name=folder.name, source=folder, cases=cases, labels=declared_labels(folder))
-    cases = side_by_side(folder)
-    if not cases:
+    pair = _pair_folders(folder)
+    cases = pair_files(*pair) if pair else side_by_side(folder)
+    if not pair and not cases:
         refuse_layout(folder)
     return Listing(name=folder.name, source=folder, cases=cases, labels=declared_labels(folder))
 
@@ -145,7 +141,7 @@ def nearest(name: str, others: Iterable[str]) -> str:
 
 def refuse_unread(folder: Path, names: Sequence[str]) -> None:
     """Raise ValueError for files that are of a kind that is not read, of these names, or of any if there are none."""
-    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(Path(name)))) for name in names}
+    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(name))) for name in names}
     unread = sorted(
         path.name
         for path in folder.iterdir()
@@ -191,8 +187,13 @@ def refuse_layout(folder: Path) -> NoReturn:
 
 def has_layout(folder: Path) -> bool:
     """Whether a folder looks like one of the layouts; no file is opened."""
-    pairs = any((folder / images).is_dir() and (folder / labels).is_dir() for images, labels in PAIR_FOLDERS)
-    return pairs or (folder / "dataset.json").is_file()
+    return _pair_folders(folder) is not None or (folder / "dataset.json").is_file()
+
+
+def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
+    """The folders of the images and of the label maps, if there are both."""
+    pairs = [(folder / f"images{part}", folder / f"labels{part}") for part in ("", "Tr")]
+    return next((pair for pair in pairs if all(each.is_dir() for each in pair)), None)
 
 
 def _folders(folder: Path) -> list[str]:

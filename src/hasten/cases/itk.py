@@ -22,13 +22,12 @@ TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
 
 
-def read_itk(path: str | Path) -> Volume:
+def read_itk(path: Path) -> Volume:
     """Read a NRRD or MetaImage file as (C, D, H, W).
 
     The components of a voxel are channels. The array is in the file's dtype, float64 as float32. Raises ValueError for
     what is no such file or has more than three axes, and without SimpleITK.
     """
-    path = Path(path)
     with explain_itk_errors(path):
         reader = open_itk(path)
         affine = physical_affine(reader, path)
@@ -36,9 +35,8 @@ def read_itk(path: str | Path) -> Volume:
         return Volume(channels_first(reader.Execute(), path), affine, parse_segments(fields, path))
 
 
-def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_itk_header(path: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, without the voxels. Raises what `read_itk` raises."""
-    path = Path(path)
     with explain_itk_errors(path):
         reader = open_itk(path)
         width, height, depth = (*reader.GetSize(), 1)[:3]

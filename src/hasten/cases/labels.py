@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,33 +72,23 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
 
 
 def as_number(value: object) -> object:
-    """A number that is written as text, "255", or as 255.0, as an integer; anything else as it is."""
+    """A number that is written as text, "255", or as 255.0, as an integer, also in a list; all else as it is."""
+    if isinstance(value, list):
+        return [as_number(each) for each in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else value
 
 
-def _with_numbers(raw: Mapping[str, object]) -> dict[str, Any]:
-    """Declared labels; where a name stands before its value or values, these as integers."""
-    return {
-        key: entry
-        if key.strip().removeprefix("-").isdecimal()
-        else [as_number(value) for value in entry]
-        if isinstance(entry, list)
-        else as_number(entry)
-        for key, entry in raw.items()
-    }
-
-
 def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
-    """The labels without nnU-Net's label "ignore", and its value, or None.
+    """The labels, their values as integers, without nnU-Net's label "ignore", and its value, or None.
 
     Raises ValueError where that is not one value of its own, or the background's.
     """
     if not isinstance(raw, dict):
         return raw, None
-    raw = _with_numbers(raw)
+    raw = {key: entry if isinstance(as_number(key), int) else as_number(entry) for key, entry in raw.items()}
     if "ignore" not in raw:
         return raw, None
     value, rest = raw["ignore"], {name: entry for name, entry in raw.items() if name != "ignore"}

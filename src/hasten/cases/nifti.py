@@ -41,20 +41,22 @@ _PADDING = 512
 """Zero bytes behind the voxels that are taken for padding: a block of a tape or a disk."""
 
 
-def read_nifti(path: str | Path) -> Volume:
+def read_nifti(path: Path) -> Volume:
     """Read a NIfTI file (`.nii`, `.nii.gz`).
 
     Returns a volume of shape (C, D, H, W) in the file's dtype and native byte order; float32 where the header scales
     the values. A 3-D file has C = 1; the fourth axis of a 4-D file is C. The array is read-only where it is a view of
     the decompressed bytes. Raises ValueError for a file that is no readable NIfTI.
     """
-    values, slope, inter, affine = _voxels(Path(path))
-    return Volume(_scaled(values, slope, inter), affine)
+    data = _content(path)
+    header = _parse_header(data[:_HEADER_BYTES], path)
+    shape, num_channels, affine = _describe(header, path)
+    values = _stored(data, header, (num_channels, *shape), path)
+    return Volume(_scaled(values, *_slope_inter(header, path)), affine)
 
 
-def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_nifti_header(path: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine in mm, from the first bytes. Raises ValueError."""
-    path = Path(path)
     return _describe(_read_header(path), path)
 
 
@@ -118,18 +120,9 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _voxels(path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """The voxels (C, D, H, W) as stored in a file, slope, intercept and affine."""
-    data = _content(path)
-    header = _parse_header(data[:_HEADER_BYTES], path)
-    shape, num_channels, affine = _describe(header, path)
-    values = _stored(data, header, (num_channels, *shape), _data_offset(header, path), path)
-    return values, *_slope_inter(header, path), affine
-
-
-def _stored(data: bytes, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
+def _stored(data: bytes, header: Any, shape: tuple[int, ...], path: Path) -> np.ndarray:
     """A view of the voxels. Raises ValueError where the file holds fewer bytes than the header declares, or more."""
-    dtype = _checked_dtype(header, path)
+    dtype, offset = _checked_dtype(header, path), _data_offset(header, path)
     if dtype.fields:
         shape = (shape[0] // len(_COLOURS), *shape[1:])
     end = offset + math.prod(shape) * dtype.itemsize

@@ -67,21 +67,12 @@ def declared_listing(path: Path, content: dict[str, Any], place: FileLocator, **
     cases: its fields that the cases give. Raises ValueError.
     """
     channels = channel_names(content, path)
-    labels, ignore = declared_labels(place.folder), None
-    regions: dict[str, tuple[int, ...]] = {}
-    region_values: dict[str, int] = {}
-    if "labels" in content:
-        declared, ignore = split_ignore(content["labels"], str(path))
-        labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     return Listing(
         name=str(content.get("name") or place.folder.name),
         source=path,
-        labels=labels,
         channels=channels,
         modality=channels[0] if channels else "",
-        regions=regions,
-        region_values=region_values,
-        ignore=ignore,
+        **declared_classes(content, path, place.folder),
         **cases,
     )
 
@@ -106,17 +97,19 @@ def channel_names(content: dict[str, Any], path: Path) -> tuple[str, ...] | None
     )
 
 
-def labels_and_regions(
-    raw: object, order: object, path: Path
-) -> tuple[dict[int, str], dict[str, tuple[int, ...]], dict[str, int]]:
-    """Label values with their names, regions with their values, and what each region is painted with.
+def declared_classes(content: object, path: Path, folder: Path) -> dict[str, Any]:
+    """The fields labels, ignore, regions and region_values of a Listing that a dataset.json gives.
 
-    Where no label has several values there are no regions. Else every label but the background is one, in the order
-    of the file, painted with its entry of `regions_class_order`; a value is named by the region that is that value
-    alone, or value_N. Raises ValueError.
+    Labels that it does not declare are those of a labels.json in `folder`, or None. Where no label has several
+    values there are no regions. Else every label but the background is one, in the order of the file, painted with its
+    entry of `regions_class_order`; a value is named by the region that is that value alone, or value_N. Raises
+    ValueError.
     """
+    if not isinstance(content, dict) or "labels" not in content:
+        return {"labels": declared_labels(folder)}
+    raw, ignore = split_ignore(content["labels"], str(path))
     if not isinstance(raw, dict) or not any(isinstance(entry, list) for entry in raw.values()):
-        return parse_labels(raw, str(path)), {}, {}
+        return {"labels": parse_labels(raw, str(path)), "ignore": ignore}
     regions: dict[str, tuple[int, ...]] = {}
     for name, entry in raw.items():
         values = entry if isinstance(entry, list) else [entry]
@@ -130,8 +123,9 @@ def labels_and_regions(
     labels = parse_labels(flat, str(path))
     regions = {name: values for name, values in regions.items() if values != (0,)}
     if all(len(values) == 1 for values in regions.values()):
-        return labels, {}, {}
-    return labels, regions, _region_values(order, regions, path)
+        return {"labels": labels, "ignore": ignore}
+    values_of = _region_values(content.get("regions_class_order"), regions, path)
+    return {"labels": labels, "ignore": ignore, "regions": regions, "region_values": values_of}
 
 
 def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Path) -> dict[str, int]:
@@ -155,7 +149,7 @@ def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str
         raise ValueError(
             f'{path}: lists no files, which a remote source must; add a "training" list, or copy the data set here.'
         )
-    if ending(Path(f"a{kind}")) != kind.lower():
+    if ending(f"a{kind}") != kind.lower():
         raise ValueError(
             f'{path}: "file_ending" is "{kind}", but the kinds read are {", ".join(ENDINGS)}; convert them.'
         )

@@ -32,21 +32,19 @@ _LOSSY = {"JPEG", "MPO", "JPEG2000", "WEBP", "AVIF"}
 """Pillow's names of formats that may change values."""
 
 
-def read_picture(path: str | Path, *, indices: bool = False) -> Volume:
+def read_picture(path: Path, *, indices: bool = False) -> Volume:
     """Read a picture as (C, 1, H, W), affine identity: gray C = 1, colour C = 3, alpha dropped, 16-bit gray kept.
 
     `indices` reads a label map: it takes the palette index instead of its colour, which is how label maps are stored as
     colour-mapped PNG, and refuses lossy compression. Raises ValueError for a file that is no picture, has several pages
     or would lose bits.
     """
-    path = Path(path)
     with _open_picture(path) as picture:
         return Volume(_pixels(picture, path, indices=indices)[:, None], np.eye(4))
 
 
-def read_picture_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_picture_header(path: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (1, H, W), number of channels and identity affine, without decoding the pixels. Raises ValueError."""
-    path = Path(path)
     with _open_picture(path) as picture:
         num_channels = 3 if _mode(picture, indices=False) == "RGB" else 1
         return (1, *_size(picture)), num_channels, np.eye(4)

@@ -1,7 +1,7 @@
 """Public data sets by name: where they are, how large, under which licence; and fetching one into a folder.
 
-Sizes are of the archive, rounded as its publisher gives them. The MD5 sums are those that MONAI 1.6 checks with
-(`monai.apps.DecathlonDataset`).
+Sizes are of the archive, rounded as its publisher gives them. The Decathlon's archives and their MD5 sums are those of
+`monai.apps.DecathlonDataset`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.cases.remote import Downloader, DownloadLimits
+from hasten.cases.remote import Downloader
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import expanded
 
-_MSD = "https://msd-for-monai.s3-us-west-2.amazonaws.com"
 _CITE_MSD = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13:4128 (2022)"
 _MIB, _GIB = 1 << 20, 1 << 30
 HOME = "HASTEN_DATA"
@@ -38,64 +37,48 @@ class PublicSet:
     page: str
     """Address at which its publisher describes it."""
     licence: str
-    licence_url: str
+    """Name and address of the licence."""
     citation: str
     cases: int
     """Number of labelled cases."""
     size_bytes: int
     """Approximate size of the download."""
-    url: str = ""
-    """Address of one archive; empty where its publisher has none, so that it is fetched by hand."""
-    md5: str = ""
-    """MD5 of the archive."""
     by_hand: str = ""
-    """What to do where there is no archive."""
+    """What to do where its publisher has no archive; empty where MONAI names one."""
 
 
-def _decathlon(task: str, title: str, cases: int, size: float, md5: str) -> PublicSet:
+def _decathlon(task: str, title: str, cases: int, size: float) -> PublicSet:
     return PublicSet(
         name=task.partition("_")[2].lower(),
         title=f"MSD {title}",
         folder=task,
         page="http://medicaldecathlon.com",
-        licence="CC-BY-SA 4.0",
-        licence_url="https://creativecommons.org/licenses/by-sa/4.0/",
+        licence="CC-BY-SA 4.0 (https://creativecommons.org/licenses/by-sa/4.0/)",
         citation=_CITE_MSD,
         cases=cases,
         size_bytes=round(size),
-        url=f"{_MSD}/{task}.tar",
-        md5=md5,
     )
 
 
 PUBLIC: Mapping[str, PublicSet] = {
     each.name: each
     for each in (
-        _decathlon(
-            "Task01_BrainTumour", "brain tumour, MR, 4 channels", 484, 7.09 * _GIB, "240a19d752f0d9e9101544901065d872"
-        ),
-        _decathlon("Task02_Heart", "left atrium, MR", 20, 434 * _MIB, "06ee59366e1e5124267b774dbd654057"),
-        _decathlon("Task03_Liver", "liver and tumours, CT", 131, 26.9 * _GIB, "a90ec6c4aa7f6a3d087205e23d4e6397"),
-        _decathlon("Task04_Hippocampus", "hippocampus, MR", 260, 27.1 * _MIB, "9d24dba78a72977dbd1d2e110310f31b"),
-        _decathlon("Task05_Prostate", "prostate, MR, 2 channels", 32, 228 * _MIB, "35138f08b1efaef89d7424d2bcc928db"),
-        _decathlon("Task06_Lung", "lung tumours, CT", 63, 8.53 * _GIB, "8afd997733c7fc0432f71255ba4e52dc"),
-        _decathlon("Task07_Pancreas", "pancreas and tumours, CT", 281, 11.4 * _GIB, "4f7080cfca169fa8066d17ce6eb061e4"),
-        _decathlon(
-            "Task08_HepaticVessel",
-            "hepatic vessels and tumours, CT",
-            303,
-            8.74 * _GIB,
-            "641d79e80ec66453921d997fbf12a29c",
-        ),
-        _decathlon("Task09_Spleen", "spleen, CT", 41, 1.50 * _GIB, "410d4a301da4e5b2f6f86ec3ddba524e"),
-        _decathlon("Task10_Colon", "colon cancer, CT", 126, 5.81 * _GIB, "bad7a188931dc2f6acf72b08eb6202d0"),
+        _decathlon("Task01_BrainTumour", "brain tumour, MR, 4 channels", 484, 7.09 * _GIB),
+        _decathlon("Task02_Heart", "left atrium, MR", 20, 434 * _MIB),
+        _decathlon("Task03_Liver", "liver and tumours, CT", 131, 26.9 * _GIB),
+        _decathlon("Task04_Hippocampus", "hippocampus, MR", 260, 27.1 * _MIB),
+        _decathlon("Task05_Prostate", "prostate, MR, 2 channels", 32, 228 * _MIB),
+        _decathlon("Task06_Lung", "lung tumours, CT", 63, 8.53 * _GIB),
+        _decathlon("Task07_Pancreas", "pancreas and tumours, CT", 281, 11.4 * _GIB),
+        _decathlon("Task08_HepaticVessel", "hepatic vessels and tumours, CT", 303, 8.74 * _GIB),
+        _decathlon("Task09_Spleen", "spleen, CT", 41, 1.50 * _GIB),
+        _decathlon("Task10_Colon", "colon cancer, CT", 126, 5.81 * _GIB),
         PublicSet(
             name="membrane",
             title="ISBI 2012 serial-section EM of the Drosophila ventral nerve cord, with membranes",
             folder="membrane",
             page="http://brainiac2.mit.edu/isbi_challenge/",
-            licence="non-commercial segmentation research, with citation",
-            licence_url="http://brainiac2.mit.edu/isbi_challenge/",
+            licence="non-commercial segmentation research, with citation (http://brainiac2.mit.edu/isbi_challenge/)",
             citation="Arganda-Carreras et al., Frontiers in Neuroanatomy 9:142 (2015)",
             cases=30,
             size_bytes=15 * _MIB,
@@ -107,8 +90,7 @@ PUBLIC: Mapping[str, PublicSet] = {
             title="CAMELYON16 whole slides of sentinel lymph nodes, with outlined metastases",
             folder="CAMELYON16",
             page="https://camelyon16.grand-challenge.org/Data/",
-            licence="CC0 1.0",
-            licence_url="https://creativecommons.org/publicdomain/zero/1.0/",
+            licence="CC0 1.0 (https://creativecommons.org/publicdomain/zero/1.0/)",
             citation="Ehteshami Bejnordi et al., JAMA 318:2199 (2017)",
             cases=270,
             size_bytes=700 * _GIB,
@@ -145,24 +127,24 @@ def data_home() -> Path:
 def described(public: PublicSet) -> str:
     """The content, size and licence of a set, in one sentence."""
     return (
-        f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence} "
-        f"({public.licence_url}); {public.page}"
+        f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence}; "
+        f"{public.page}"
     )
 
 
 def absent(public: PublicSet, path: Path) -> ValueError:
     """The error for a set that is missing at `path`: what to fetch, its size and its licence."""
-    if public.url:
-        get = f"`hasten recipe data {public.name}` fetches it to {data_home() / public.folder}"
-    else:
+    if public.by_hand:
         get = f"there is no archive: {public.by_hand}"
+    else:
+        get = f"`hasten recipe data {public.name}` fetches it to {data_home() / public.folder}"
     return ValueError(
         f"{path}: is not there. It should be {described(public)}. {get}; or name a copy of yours with "
         f"data.source=FOLDER, or the folder that holds it with ${HOME}."
     )
 
 
-def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimits | None = None) -> Path:
+def download(public: PublicSet, to: Path | None = None) -> Path:
     """Fetch and unpack a set below `to` (None: the home of public sets); returns its folder. Existing data are kept.
 
     A broken transfer is resumed, the archive is checked against its MD5 sum, nothing is unpacked outside the
@@ -173,23 +155,20 @@ def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimit
     target = home / public.folder
     if target.is_dir() and any(target.iterdir()):
         return target
-    if not public.url:
+    if public.by_hand:
         raise ValueError(f"{public.name}: its publisher has no archive to fetch; {public.by_hand}: {public.page}")
-    archive = Downloader(home / ".archives", limits).fetch(public.url)
-    _check(archive, public)
+    from monai.apps.datasets import DecathlonDataset  # takes seconds
+
+    url, wanted = DecathlonDataset.resource[public.folder], DecathlonDataset.md5[public.folder]
+    archive = Downloader(home / ".archives").fetch(url)
+    with archive.open("rb") as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != wanted:
+        archive.unlink()
+        raise ValueError(f"{shown(url)}: has the MD5 sum {md5}, not {wanted}, and was removed; fetch it again.")
     _unpack(archive, target)
     archive.unlink(missing_ok=True)
     return target
-
-
-def _check(archive: Path, public: PublicSet) -> None:
-    with archive.open("rb") as file:
-        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if md5 != public.md5:
-        archive.unlink()
-        raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again."
-        )
 
 
 def _unpack(archive: Path, target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -37,16 +36,6 @@ _VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash",
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DownloadLimits:
-    """When a server counts as gone."""
-
-    stall_s: float = 60.0
-    """Seconds without a byte that count as a failure."""
-    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    """Pause after each failure; one more attempt than pauses is made."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FileRecord:
     """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's version of it."""
 
@@ -63,10 +52,6 @@ class Missing(ValueError):
     """The server reports that there is no such file."""
 
 
-class Unreachable(ValueError):
-    """The server can't be reached, and there is no complete copy."""
-
-
 class _ServerError(Exception):
     """A failure that may pass. Holds no secrets."""
 
@@ -74,8 +59,13 @@ class _ServerError(Exception):
 class Downloader:
     """Copies the files of one source into a folder; its threads share it."""
 
-    def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
-        self.folder, self.limits = folder, limits or DownloadLimits()
+    stall_s = 60.0
+    """Seconds without a byte that count as a failure."""
+    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    """Pause after each failure; one more attempt than pauses is made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.stop = threading.Event()
         """Ends the waiting of all threads."""
         self._gone: set[str] = set()
@@ -87,7 +77,7 @@ class Downloader:
         A copy that is complete and, as far as the server reports, unchanged is kept, and used with a warning if the
         server can't be reached. A copy whose hash is the requested `sha256` is used without asking the server.
         Raises ValueError: no such file (Missing), no access, another hash than `sha256`, more bytes than `largest`, a
-        disk that fails; a server that fails too often (Unreachable): a later call resumes where this one stopped.
+        disk that fails; a server that fails too often: a later call resumes where this one stopped.
         """
         target, sha256 = self.folder / local_name(url), sha256 and sha256.lower()
         try:
@@ -95,42 +85,25 @@ class Downloader:
             copy = complete_copy(target)
             if copy is not None and (copy.sha256 == sha256 or (sha256 is None and server_of(url) in self._gone)):
                 return target
-            return self._fetch_with_retries(url, target, copy, sha256, largest)
+            last: Exception = _ServerError("stopped")
+            for pause in (*self.waits_s, None):
+                try:
+                    self._attempt(url, target, copy, sha256, largest)
+                    return target
+                except _ServerError as error:
+                    last = error
+                log.info("%s: %s", shown(url), last)
+                if self.stop.wait(pause or 0.0):
+                    break
         except OSError as error:
             raise ValueError(
                 f"{target}: can't be written ({error.strerror or error}); free some space, or name a folder on another "
                 "disk (cache.dir or $HASTEN_CACHE; of public data --to or $HASTEN_DATA)."
             ) from error
-
-    def fetch_list(self, url: str) -> Path:
-        """The local copy of a list of cases. Raises ValueError as `fetch`."""
-        return self.fetch(url, largest=_LARGEST_LIST)
-
-    def fetch_optional_list(self, url: str) -> None:
-        """A local copy of an optional list; removes the copy if the server no longer has the list."""
-        try:
-            self.fetch_list(url)
-        except Missing:
-            stale = self.folder / local_name(url)
-            for path in (record_path(stale), stale):
-                path.unlink(missing_ok=True)
-
-    def _fetch_with_retries(
-        self, url: str, target: Path, copy: FileRecord | None, sha256: str | None, largest: int | None
-    ) -> Path:
-        last: Exception = _ServerError("stopped")
-        for pause in (*self.limits.waits_s, None):
-            try:
-                return self._attempt(url, target, copy, sha256, largest)
-            except _ServerError as error:
-                last = error
-            log.info("%s: %s", shown(url), last)
-            if self.stop.wait(pause or 0.0):
-                break
         if copy is None or sha256 is not None:
-            raise Unreachable(
-                f"{shown(url)}: can't be fetched after {len(self.limits.waits_s) + 1} attempts ({last}); check the "
-                "network and the server, then run again: the download resumes where it stopped."
+            raise ValueError(
+                f"{shown(url)}: can't be fetched after {len(self.waits_s) + 1} attempts ({last}); check the network "
+                "and the server, then run again: the download resumes where it stopped."
             )
         if server_of(url) not in self._gone:
             self._gone.add(server_of(url))
@@ -139,45 +112,40 @@ class Downloader:
 
     def _attempt(
         self, url: str, target: Path, copy: FileRecord | None, sha256: str | None, largest: int | None
-    ) -> Path:
-        fs, path = _file_system(url, self.limits.stall_s)
+    ) -> None:
+        fs, path = _file_system(url, self.stall_s)
         size, version = _stat(fs, path, url)
         if copy is not None and version and copy.version == version:
             _check_hash(url, copy.sha256, sha256)
-            return target
+            return
         largest = _LARGEST_UNSIZED if largest is None and size is None else largest
         _check_size(url, size or 0, largest)
         with self._partial(target, version) as partial:
             # The previous owner of the lock may have fetched it.
             copy = complete_copy(target)
-            if copy is None or copy.version != version or not version:
-                with partial.open("r+b") as file:
-                    digest = self._transfer(fs, path, url, (size, version), file, largest)
-                    os.fsync(file.fileno())
-                if _stat(fs, path, url) != (size, version):
-                    os.truncate(partial, 0)
-                    raise _ServerError("it changed while it was fetched")
-                _check_hash(url, digest, sha256)
-                _publish(partial, target, copy, url=shown(url), sha256=digest, version=version)
-            else:
+            if copy is not None and version and copy.version == version:
                 _check_hash(url, copy.sha256, sha256)
-        return target
+                return
+            with partial.open("r+b") as file:
+                self._transfer(fs, path, url, (size, version), file, largest)
+                os.fsync(file.fileno())
+            if _stat(fs, path, url) != (size, version):
+                os.truncate(partial, 0)
+                raise _ServerError("it changed while it was fetched")
+            digest = hash_file(partial)
+            _check_hash(url, digest, sha256)
+            _publish(partial, target, copy, url=shown(url), sha256=digest, version=version)
 
     def _transfer(
         self, fs: Any, path: str, url: str, known: tuple[int | None, str], file: BinaryIO, largest: int | None
-    ) -> str:
-        """Append the missing bytes to `file` and return its SHA-256."""
+    ) -> None:
+        """Append the missing bytes to `file`."""
         size, version = known
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
         with _server_errors(url):
-            stream, start = _open_at(fs, path, file.tell(), size, version)
+            stream, start = _open_at(fs, path, file.seek(0, os.SEEK_END), size, version)
         try:
-            if start != file.tell():
-                file.seek(0)
-                file.truncate()
-                digest = hashlib.sha256()
+            file.seek(start)
+            file.truncate()
             while True:
                 with _server_errors(url):
                     block = stream.read(_CHUNK)
@@ -186,7 +154,6 @@ class Downloader:
                 if self.stop.is_set():
                     raise _ServerError("stopped")
                 file.write(block)
-                digest.update(block)
                 _check_size(url, file.tell(), largest)
         finally:
             stream.close()
@@ -195,7 +162,6 @@ class Downloader:
             if file.tell() > size:
                 file.truncate(0)
             raise _ServerError(f"it ended after {file.tell()} of {size} bytes")
-        return digest.hexdigest()
 
     @contextmanager
     def _partial(self, target: Path, version: str) -> Iterator[Path]:
@@ -237,7 +203,7 @@ def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
     is_folder = suffix(url) not in (".json", ".csv")
     listed = join(url, "dataset.json", shown(url)) if is_folder else url
     try:
-        path = downloader.fetch_list(listed)
+        path = downloader.fetch(listed, largest=_LARGEST_LIST)
     except Missing as error:
         if not is_folder:
             raise
@@ -247,7 +213,13 @@ def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
     base = parent(listed)
     content = load_json(path) if suffix(listed) != ".csv" else None
     if not isinstance(content, dict) or "labels" not in content:
-        downloader.fetch_optional_list(join(base, "labels.json", shown(url)))
+        labels = join(base, "labels.json", shown(url))
+        try:
+            downloader.fetch(labels, largest=_LARGEST_LIST)
+        except Missing:  # a copy is of before it was removed there
+            stale = downloader.folder / local_name(labels)
+            for each in (record_path(stale), stale):
+                each.unlink(missing_ok=True)
     return path, FileLocator(folder=downloader.folder / local_name(base), url=base, remote_dir=downloader.folder)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
-from hasten.cases.remote import Downloader, DownloadLimits, companions, fetch_all, mirror
-from hasten.cases.types import Case, CaseSet, is_flat
+from hasten.cases.remote import Downloader, companions, fetch_all, mirror
+from hasten.cases.types import CaseSet, Declared, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
 from hasten.files import expanded
@@ -26,32 +26,23 @@ from hasten.files import expanded
 log = logging.getLogger(__name__)
 
 
-def load_case_set(
-    source: str | Path,
-    spatial_dims: int | None = None,
-    *,
-    remote_dir: Path | None = None,
-    limits: DownloadLimits | None = None,
-) -> CaseSet:
+def load_case_set(source: str | Path, spatial_dims: int | None = None, *, remote_dir: Path | None = None) -> CaseSet:
     """The cases, classes and channels of a source: `look_into` what `find_listing` finds. Raises ValueError."""
-    return look_into(find_listing(source, remote_dir=remote_dir, limits=limits), spatial_dims)
+    return look_into(find_listing(source, remote_dir=remote_dir), spatial_dims)
 
 
-def find_listing(
-    source: str | Path, *, remote_dir: Path | None = None, limits: DownloadLimits | None = None
-) -> Listing:
+def find_listing(source: str | Path, *, remote_dir: Path | None = None) -> Listing:
     """The listing of a source, with all files local; none of them is opened.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
-    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `limits`
-    says when a server counts as gone.
+    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once.
 
     Raises ValueError, naming the file and the remedy.
     """
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
     source = str(source)
-    downloader = Downloader(expanded(remote_dir).absolute(), limits) if remote_dir is not None else None
+    downloader = Downloader(expanded(remote_dir).absolute()) if remote_dir is not None else None
     if is_url(source):
         if downloader is None:
             raise ValueError(f"{shown(source)}: is remote; pass remote_dir=, the folder for the local copy.")
@@ -86,8 +77,7 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out", "folds")
-    shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
+    shared: dict[str, Any] = {each.name: getattr(listing, each.name) for each in fields(Declared)}
     return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
 
 
@@ -144,9 +134,10 @@ def _check_cases(listing: Listing) -> None:
             f"{listing.source}: {len(repeated)} case ids occur more than once: {first_few(repeated)}; "
             'remove the repeats, or give each case an "id" of its own.'
         )
-    for kind in ("image", "label"):
+    images = [path for case in listing.cases for path in case.image]
+    labels = [case.label for case in listing.cases if case.label]
+    for kind, files in (("image", images), ("label", labels)):
         # Not by pathlib, nor a set for each case: this runs for every file at every start.
-        files = [p for case in listing.cases for p in _files(case, kind)]
         missing = [p for p in files if not (os.path.isfile(p) or is_series(p))]  # noqa: PTH113
         if missing:
             raise ValueError(
@@ -168,12 +159,6 @@ def _check_cases(listing: Listing) -> None:
             f"{listing.source}: {len(same)} cases name one file as image and as label: {first_few(same)}; "
             "correct the list."
         )
-
-
-def _files(case: Case, kind: str) -> tuple[Path, ...]:
-    if kind == "image":
-        return case.image
-    return (case.label,) if case.label else ()
 
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:

@@ -75,7 +75,7 @@ def is_stack(path: Path) -> bool:
     return path.name.lower().endswith(TIFF_ENDINGS) and read_tiff_header(path)[0][0] > 1
 
 
-def read_tiff(path: str | Path, *, indices: bool = False) -> Volume:
+def read_tiff(path: Path, *, indices: bool = False) -> Volume:
     """Read a TIFF as (C, D, H, W).
 
     The voxels are those that `tifffile.imread` gives, upright; bits and float16 are widened. Samples and what the file
@@ -85,7 +85,6 @@ def read_tiff(path: str | Path, *, indices: bool = False) -> Volume:
     a label map: a colour-mapped page as its indices, and no lossy compression. Raises ValueError for time series, for
     axes that may be either, and for pages of different size or type.
     """
-    path = Path(path)
     with open_tiff(path) as tiff:
         stack = _stack_of(tiff, path)
         if indices and _LOSSY.fullmatch(stack.page.compression.name):
@@ -101,9 +100,8 @@ def read_tiff(path: str | Path, *, indices: bool = False) -> Volume:
     return Volume(turned(array.reshape(-1, *array.shape[2:]), orientation), affine)
 
 
-def read_tiff_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_tiff_header(path: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, decoding no pixel. Raises what `read_tiff` raises."""
-    path = Path(path)
     with open_tiff(path) as tiff:
         stack = _stack_of(tiff, path)
         return stack.shape, stack.num_channels, _affine_of(stack, tiff)

@@ -41,17 +41,13 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CaseSet:
-    """Cases that share channels and classes."""
+class Declared:
+    """What a source says of its cases."""
 
     name: str
     source: Path
     """The dataset.json, folder or list it was read from (named in errors)."""
     cases: tuple[Case, ...]
-    labels: dict[int, str]
-    """Label value to class name; 0 is the background. Values need not be contiguous."""
-    channels: tuple[str, ...] = ("image",)
-    spatial_dims: int = 3
     modality: str = ""
     """The first channel's modality as the source names it ("MRI", "CT", ""), used by the plan."""
     regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -65,6 +61,16 @@ class CaseSet:
     """Ids of the cases that the source itself holds out for validation."""
     folds: Mapping[str, int] = field(default_factory=dict)
     """Fold in which the source says a case is validated on, by id; empty where it gives none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseSet(Declared):
+    """Cases that share channels and classes."""
+
+    labels: dict[int, str]
+    """Label value to class name; 0 is the background. Values need not be contiguous."""
+    channels: tuple[str, ...] = ("image",)
+    spatial_dims: int = 3
 
     def __repr__(self) -> str:
         names = ", ".join(name for value, name in sorted(self.labels.items()) if value)

@@ -86,22 +86,14 @@ def with_tried_divisor(
     found = Decision(unit, "found by trying small images", "measured")
     decision = set_by_user(unit) if divisor_is_set else found
     if custom.asks_for_patch:
-        mistakes = _fixed_size_mistakes(full, custom)
-        if mistakes:
-            raise ValueError("\n".join(mistakes))
+        why = f"{custom.setting} is built for sample.patch={list(patch)} and takes no other size"
+        differs = {"infer.patch": full.infer.patch != patch, "sample.stages": bool(full.sample.stages)}
+        if any(differs.values()):
+            raise ValueError("\n".join(f"{name}: {why}; leave {name} out" for name, does in differs.items() if does))
         unit, decision = patch, Decision(patch, "the network is built for the patch")
     check_custom_network(custom, patch, unit)
     full = dataclasses.replace(full, network=dataclasses.replace(full.network, divisor=unit))
     return full, {**decisions, "network.divisor": decision}
-
-
-def _fixed_size_mistakes(full: PlannedRun, custom: CustomNetwork) -> list[str]:
-    why = f"{custom.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
-    differs = {
-        "infer.patch": full.infer.patch != full.sample.patch,
-        "sample.stages": bool(full.sample.stages),
-    }
-    return [f"{name}: {why}; leave {name} out" for name, does in differs.items() if does]
 
 
 def model_network(

@@ -9,9 +9,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from hasten.cache.key import parts_of
 from hasten.cases.types import Case
@@ -39,21 +40,18 @@ class FileRecord:
     """Digest of their contents; None in data sets that are too large to be hashed."""
 
 
-Record = Mapping[str, Mapping[str, Mapping[str, FileRecord]]]
+Record = dict[str, dict[str, dict[str, FileRecord]]]
 """Files by the part, "train" or "validation", by the case's id, and by "image" or "label"."""
 
 
-def split_record(train: Sequence[Case], validation: Sequence[Case]) -> dict[str, dict[str, dict[str, Any]]]:
-    """What plan.json holds of both parts: the `FileRecord` of each image and label map, by the case's id."""
+def split_record(train: Sequence[Case], validation: Sequence[Case]) -> Record:
+    """What plan.json holds of both parts."""
     cases = (*train, *validation)
     images = _records({case.id: case.image for case in cases})
     labels = _records({case.id: [case.label] for case in cases if case.label})
     both = {key: {"image": image, **({"label": labels[key]} if key in labels else {})} for key, image in images.items()}
-    record = {key: {kind: asdict(each) for kind, each in files.items()} for key, files in both.items()}
-    return {
-        "train": {case.id: record[case.id] for case in train},
-        "validation": {case.id: record[case.id] for case in validation},
-    }
+    parts = {"train": train, "validation": validation}
+    return {part: {case.id: both[case.id] for case in of_part} for part, of_part in parts.items()}
 
 
 def require_same_cases(run: Path, train: Sequence[Case], validation: Sequence[Case]) -> None:
@@ -64,7 +62,7 @@ def require_same_cases(run: Path, train: Sequence[Case], validation: Sequence[Ca
     was = _read(run)
     if was is None:
         return
-    now = _parsed(split_record(train, validation))
+    now = split_record(train, validation)
     old, new = ({key for cases in record.values() for key in cases} for record in (was, now))
     groups = {
         "added": new - old,
@@ -146,18 +144,9 @@ def _hash(paths: Sequence[Path]) -> str:
 
 
 def _read(run: Path) -> Record | None:
-    """The record of a run; without the files in one of an earlier version. None where there is none."""
+    """The record of a run; None where there is none."""
     try:
-        return _parsed(json.loads((run / PLAN_JSON).read_text(encoding="utf-8"))["cases"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        content = json.loads((run / PLAN_JSON).read_text(encoding="utf-8"))["cases"]
+        return TypeAdapter(Record).validate_python({part: content[part] for part in ("train", "validation")})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _parsed(tree: Any) -> Record:
-    return {
-        part: {
-            key: {kind: FileRecord(**each) for kind, each in files.items()} if isinstance(files, dict) else {}
-            for key, files in tree[part].items()
-        }
-        for part in ("train", "validation")
-    }

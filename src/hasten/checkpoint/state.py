@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from hasten.checkpoint.weights import describe_mismatch
 from hasten.optim.base import lay_out_moments
-
-
-class Stateful(Protocol):
-    """Anything whose state a step changes, such as a scheduler."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 def training_state(
@@ -27,7 +20,7 @@ def training_state(
     step: int,
     average: nn.Module | None = None,
     scaler: torch.amp.GradScaler | None = None,
-    schedule: Stateful | None = None,
+    schedule: LRScheduler | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a checkpoint holds after `step` steps: weights, moments, average, scaler, schedule, random generators.
@@ -71,7 +64,7 @@ def restore_state(
     optimizer: torch.optim.Optimizer,
     average: nn.Module | None = None,
     scaler: torch.amp.GradScaler | None = None,
-    schedule: Stateful | None = None,
+    schedule: LRScheduler | None = None,
     where: str = "checkpoint",
 ) -> int:
     """Restore what `training_state` returned.

@@ -13,7 +13,7 @@ from hasten.cli.terminal import counted, echo
 from hasten.observe.folds import POSTPROCESSING_YAML
 
 if TYPE_CHECKING:
-    from hasten.evaluation.cleaning import Chosen
+    from hasten.evaluation.crossval import Chosen
     from hasten.evaluation.evaluate import Evaluation
 
 PAGE, TRIED = "evaluation.html", "tried"
@@ -68,9 +68,9 @@ def evaluate(
     Of a run: the label maps that its best weights predict for its validation cases, and with settings of infer how much
     these change.
     """
-    from hasten.evaluation.evaluate import evaluate_pairs, write_evaluation
+    from hasten.evaluation.evaluate import evaluate as score
+    from hasten.evaluation.evaluate import write_evaluation
     from hasten.evaluation.examples import examples_of
-    from hasten.evaluation.pairs import find_pairs
     from hasten.report.evaluation_page import write_evaluation_page
 
     overrides = [word for word in words or () if _SETTING.match(word)]
@@ -84,11 +84,9 @@ def evaluate(
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
         _of_run(predictions, overrides, postprocessing, surfaces, device, quiet, out)
         return
-    pairs = find_pairs(predictions, where := Path(labels[0]), run)
-    evaluation = evaluate_pairs(
-        pairs,
-        predictions=predictions,
-        labels=where,
+    evaluation = score(
+        predictions,
+        labels[0],
         run=run,
         tolerance_mm=tolerance_mm,
         surfaces=surfaces,
@@ -98,8 +96,7 @@ def evaluate(
     echo("\n".join(_table(evaluation)))
     if out is not None:
         write_evaluation(evaluation, out)
-        examples = examples_of(evaluation, pairs)
-        page = write_evaluation_page(evaluation, out / PAGE, classes=pairs.class_names, examples=examples)
+        page = write_evaluation_page(evaluation, out / PAGE, examples=examples_of(evaluation))
         echo(f"report     {page}")
 
 
@@ -155,5 +152,6 @@ def _table(evaluation: Evaluation) -> list[str]:
     from hasten.report.model import aligned
 
     lines = aligned(classes_table(evaluation))
-    others = evaluation.num_labelled - len(evaluation.cases)
-    return [*lines, *([f"{others} of {evaluation.num_labelled} labelled cases have no prediction"] if others else [])]
+    total = evaluation.pairs.num_labelled
+    others = total - len(evaluation.cases)
+    return [*lines, *([f"{others} of {total} labelled cases have no prediction"] if others else [])]

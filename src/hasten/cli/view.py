@@ -80,7 +80,7 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from hasten.observe.monitor.watch import frame, view_of
+    from hasten.observe.monitor.watch import view_of
 
     console = Console(highlight=False)
     if not once and not run.exists():
@@ -90,13 +90,13 @@ def watch(
     view = view_of(run)
     # What is not a terminal gets one frame, as it can't be drawn over.
     if once or not console.is_terminal:
-        console.print(frame(view), soft_wrap=not console.is_terminal)
+        console.print(view.frame, soft_wrap=not console.is_terminal)
         return
-    with Live(frame(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    with Live(view.frame, console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not view.is_over:
             time.sleep(every)
             view = view_of(run)
-            live.update(frame(view), refresh=True)
+            live.update(view.frame, refresh=True)
 
 
 def report(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, get_args
 
 from hasten.config import schema
 from hasten.config.augment import augment_mistakes
 from hasten.config.networks import is_own, name_mistakes
 from hasten.config.patterns import as_lists
 from hasten.config.regions import region_mistakes
+from hasten.config.resume_rules import flat
 from hasten.config.scalings import window_mistakes
 from hasten.config.schema import LossConfig, LossName, RunConfig, Stages
 from hasten.config.size import parse_duration, parse_size
@@ -29,6 +30,57 @@ _STRONGEST = 1_000_000
 """Largest zoom factor."""
 
 
+def _rising(stages: Stages) -> bool:
+    shares = [share for share, _ in stages]
+    return all(0 < share < 1 for share in shares) and shares == sorted(set(shares))
+
+
+_PAIRS = "must be [share, factor] pairs, the shares rising between 0 and 1"
+_SIZE = "must be a size with a unit, such as 8GiB or 500MB, or"
+_RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("data.split.train_range", "must be [from, to] with 0 <= from < to <= 1", lambda at: 0 <= at[0] < at[1] <= 1),
+    (
+        "prepare.orientation",
+        "must be three axis codes, one of R/L, A/P and S/I each (as RAS), or null",
+        lambda codes: len(codes) == 3 and all(len(set(codes) & set(pair)) == 1 for pair in ("RL", "AP", "SI")),
+    ),
+    (
+        "prepare.spacing",
+        f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]",
+        lambda sides: sides == (0, 0, 0) or all(0 < mm <= _COARSEST for mm in sides),
+    ),
+    ("cache.device", f"{_SIZE} auto", lambda text: text == "auto" or parse_size(text) >= 0),
+    ("cache.ram", f"{_SIZE} auto", lambda text: text == "auto" or parse_size(text) >= 0),
+    (
+        "sample.scale_range",
+        f"must be [low, high] with {_SMALLEST} <= low <= high <= {_STRONGEST}",
+        lambda ends: _SMALLEST <= ends[0] <= ends[1] <= _STRONGEST,
+    ),
+    ("sample.stages", _PAIRS, _rising),
+    ("sample.stages", "must have factors above 0 and at most 1", lambda pairs: all(0 < by <= 1 for _, by in pairs)),
+    ("train.milestones", _PAIRS, _rising),
+    ("train.milestones", "must have factors above 0", lambda pairs: all(by > 0 for _, by in pairs)),
+    ("train.activations", f"{_SIZE} all", lambda text: text == "all" or parse_size(text) >= 0),
+    (
+        "train.budget",
+        "must be a time with a unit, such as 90s, 10min or 1h30m",
+        lambda text: parse_duration(text) > 0,
+    ),
+    (
+        "train.device",
+        "must be auto, cpu, cuda or cuda:N",
+        lambda name: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)),
+    ),
+    ("infer.flip_axes", "must name each axis once", lambda axes: len(set(axes)) == len(axes)),
+    (
+        "observe.monitor_every",
+        f"must be 0 (off) or 0.05 to {_DAY} seconds",
+        lambda every: every == 0 or 0.05 <= every <= _DAY,
+    ),
+)
+"""Rules of single settings: the name, the rule, and whether a value keeps it. ValueError: it does not."""
+
+
 def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
     """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none. None (undecided) passes.
 
@@ -36,18 +88,31 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
     """
     ranges = [message for _, message in checked_as(RunConfig, as_lists(dataclasses.asdict(config)))[1]]
     return ranges or [
+        *rule_mistakes(config),
         *_data(config.data),
-        *_prepare(config.prepare),
+        *window_mistakes(config.prepare),
         *_cache(config.cache),
-        *_sample(config.sample),
         *augment_mistakes(config.augment, config.sample, config.prepare),
         *_network(config.network, code_follows=code_follows),
         *_loss(config.loss, code_follows=code_follows),
         *_train(config.train, config.sample.batch_size),
-        *_infer(config.infer),
-        *check_observe(config.observe),
         *_distribute(config.distribute),
     ]
+
+
+def rule_mistakes(config: Any) -> Iterator[str]:
+    """What breaks a rule of a single setting, in a RunConfig or another that has settings of these names."""
+    values = flat(config)
+    for at, rule, keeps in _RULES:
+        value = values.get(at)
+        if value is None:
+            continue
+        try:
+            kept = keeps(value)
+        except ValueError:
+            kept = False
+        if not kept:
+            yield wrong(at, rule, value)
 
 
 def _data(data: schema.DataConfig) -> Iterator[str]:
@@ -55,44 +120,16 @@ def _data(data: schema.DataConfig) -> Iterator[str]:
     at = "data.split"
     if split.by not in ("list", None) and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
-    first, last = split.train_range
-    if not 0 <= first < last <= 1:
-        yield wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
-
-
-def _prepare(prepare: schema.PrepareConfig) -> Iterator[str]:
-    code = prepare.orientation
-    if code is not None and (len(code) != 3 or any(len(set(code) & set(pair)) != 1 for pair in ("RL", "AP", "SI"))):
-        yield wrong(
-            "prepare.orientation", "must be three axis codes, one of R/L, A/P and S/I each (as RAS), or null", code
-        )
-    spacing = prepare.spacing
-    if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm <= _COARSEST for mm in spacing):
-        rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
-        yield wrong("prepare.spacing", rule, spacing)
-    yield from window_mistakes(prepare)
 
 
 def _cache(cache: schema.CacheConfig) -> Iterator[str]:
     if cache.dir and is_url(cache.dir):
         yield wrong("cache.dir", "must be a local folder", shown(cache.dir))
     for name in ("device", "ram"):
-        budget = getattr(cache, name)
-        if budget == "auto":
-            continue
-        yield from check_size(f"cache.{name}", budget)
-        if cache.home != "auto":
+        if getattr(cache, name) != "auto" and cache.home != "auto":
             yield f"cache.{name}: is used only with cache.home: auto (given: {cache.home}); leave one of them out"
-
-
-def _sample(sample: schema.SampleConfig) -> Iterator[str]:
-    yield from _stages("sample.stages", sample.stages or (), last=1.0)
-    low, high = sample.scale_range or (1.0, 1.0)
-    if not _SMALLEST <= low <= high <= _STRONGEST:
-        rule = f"must be [low, high] with {_SMALLEST} <= low <= high <= {_STRONGEST}"
-        yield wrong("sample.scale_range", rule, (low, high))
 
 
 def _network(network: schema.NetworkConfig, *, code_follows: bool) -> Iterator[str]:
@@ -127,34 +164,11 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
 def _train(train: schema.TrainConfig, batch_size: int | None) -> Iterator[str]:
     if batch_size is not None and train.accumulate > batch_size >= 1:
         yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
-    yield from _stages("train.milestones", train.milestones, last=math.inf)
-    yield from check_size("train.activations", train.activations, word="all")
-    yield from _budget(train)
-    yield from check_device(train.device)
-
-
-def check_device(device: str) -> Iterator[str]:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        yield wrong("train.device", "must be auto, cpu, cuda or cuda:N", device)
-
-
-def _budget(train: schema.TrainConfig) -> Iterator[str]:
-    if train.budget is None:
-        return
-    try:
-        seconds = parse_duration(train.budget)
-    except ValueError:
-        yield wrong("train.budget", "must be a time with a unit, such as 90s, 10min or 1h30m", train.budget)
-        return
-    if train.max_seconds is not None and train.max_seconds != seconds:
-        budget = f"train.budget={train.budget} is {seconds:g} seconds"
-        yield f"train.max_seconds: is {train.max_seconds:g}, and {budget}; give one of them"
-
-
-def check_observe(observe: schema.ObserveConfig) -> Iterator[str]:
-    every = observe.monitor_every
-    if every != 0 and not 0.05 <= every <= _DAY:
-        yield wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
+    if train.budget is not None and train.max_seconds is not None:
+        with suppress(ValueError):  # of a budget that breaks its rule
+            if parse_duration(train.budget) != train.max_seconds:
+                budget = f"train.budget={train.budget} is {parse_duration(train.budget):g} seconds"
+                yield f"train.max_seconds: is {train.max_seconds:g}, and {budget}; give one of them"
 
 
 def _distribute(distribute: schema.DistributeConfig) -> Iterator[str]:
@@ -162,29 +176,6 @@ def _distribute(distribute: schema.DistributeConfig) -> Iterator[str]:
         yield "distribute.exchange_every: needs distribute.parts, as every process sees all cases without them"
     if distribute.strategy == "horovod" and distribute.gradients == "bf16":
         yield "distribute.gradients: horovod sends no bf16; use fp16 or fp32"
-
-
-def _infer(infer: schema.InferConfig) -> Iterator[str]:
-    if len(set(infer.flip_axes)) < len(infer.flip_axes):
-        yield wrong("infer.flip_axes", "must name each axis once", infer.flip_axes)
-
-
-def _stages(at: str, stages: Stages, *, last: float) -> Iterator[str]:
-    shares = [share for share, _ in stages]
-    if any(not 0 < share < 1 for share in shares) or shares != sorted(set(shares)):
-        yield wrong(at, "must be [share, factor] pairs, the shares rising between 0 and 1", stages)
-    if any(not 0 < factor <= last or factor == math.inf for _, factor in stages):
-        limit = f"above 0 and at most {last:g}" if last < math.inf else "above 0"
-        yield wrong(at, f"must have factors {limit}", stages)
-
-
-def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
-    """word: what may be given in place of a size."""
-    if text != word:
-        try:
-            parse_size(text)
-        except ValueError:
-            yield wrong(at, f"must be a size with a unit, such as 8GiB or 500MB, or {word}", text)
 
 
 def wrong(at: str, rule: str, value: object) -> str:

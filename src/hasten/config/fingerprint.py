@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hasten.config.schema import Spacing, Triple
+from hasten.config.schema import Spacing, Triple, triple
 
 COARSER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 """Factors of the finest spacing that a plan chooses among, beside a data set's own grid."""
@@ -12,8 +12,7 @@ COARSER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 def coarser_spacing(spacing: Spacing, factor: float) -> Spacing:
     """The spacing (D, H, W) with no side below `factor` times the shortest, so that thick slices stay as they are."""
-    depth, height, width = (max(side, factor * min(spacing)) for side in spacing)
-    return depth, height, width
+    return triple(max(side, factor * min(spacing)) for side in spacing)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

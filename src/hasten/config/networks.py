@@ -164,8 +164,6 @@ def name_mistakes(network: NetworkConfig, *, code_follows: bool = False) -> Iter
     if is_own(network):
         unused = [name for name in _OF_BUILT_IN if name in changed]
         yield from own_mistakes("network", "networks", network, unused, GIVEN_BY_RUN)
-        if network.divisor is not None and min(network.divisor) < 1:
-            yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
         return
     if network.name is not None and network.name not in names:
         yield name_mistake("network.name", network.name, names)

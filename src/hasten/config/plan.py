@@ -16,10 +16,9 @@ from typing import Any
 from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.decision import CPU, GPU, Budget, Decision, set_by_user
 from hasten.config.fingerprint import Fingerprint, coarser_spacing
-from hasten.config.networks import NETWORKS, BuiltIn, is_own
-from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides, halvings
+from hasten.config.networks import NETWORKS, BuiltIn, is_own, name_for
 from hasten.config.scalings import canonical, kinds_of, window_mistakes
-from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
+from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple, triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run, with_settings
 from hasten.config.size import parse_duration
 
@@ -33,6 +32,9 @@ _THICK_PATCH = 3
 """Width of a patch over its number of slices, from which on a rotation out of the plane mixes slices that lie apart."""
 _LEAST_KEPT = 0.85
 """Least Dice, of the worst class, that a coarser grid keeps of the labels."""
+_LEAST_SIDE = 8
+"""Voxels of the shortest side that is halved."""
+_OWN = "not used: network.name is of the user's own code"
 
 
 def decide_settings(
@@ -74,8 +76,7 @@ def median_shape(fingerprint: Fingerprint, config: RunConfig) -> tuple[float, fl
         [side * (at / to if to else 1.0) for side, at, to in zip(shape, original, spacing, strict=True)]
         for shape, original in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
     ]
-    depth, height, width = map(median, zip(*sizes, strict=True))
-    return depth, height, width
+    return triple(map(median, zip(*sizes, strict=True)))
 
 
 def holds_a_case(patch: Triple, shape: tuple[float, float, float]) -> bool:
@@ -145,12 +146,11 @@ class Plan:
             return self.config.network.divisor
         strides = self.config.network.strides
         if strides is not None:
-            depth, height, width = (math.prod(stride[axis] for stride in strides) for axis in range(3))
-            return depth, height, width
+            return triple(math.prod(stride[axis] for stride in strides) for axis in range(3))
         if self.built_in.halving or is_own(self.config.network):
             unit = 2**self.num_strides
             return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
-        return halvings(sides, self.voxel, self.num_strides)
+        return _halvings(sides, self.voxel, self.num_strides)
 
     @property
     def shape(self) -> tuple[float, float, float]:
@@ -177,15 +177,13 @@ class Plan:
 
     @property
     def median_spacing(self) -> Spacing:
-        depth, height, width = map(median, zip(*self.fingerprint.spacings, strict=True))
-        return depth, height, width
+        return triple(map(median, zip(*self.fingerprint.spacings, strict=True)))
 
     @property
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        depth, height, width = (target or usual for target, usual in zip(spacing, self.median_spacing, strict=True))
-        return depth, height, width
+        return triple(target or usual for target, usual in zip(spacing, self.median_spacing, strict=True))
 
 
 def _spacing(plan: Plan) -> Decision:
@@ -201,9 +199,9 @@ def _spacing(plan: Plan) -> Decision:
             name = plan.fingerprint.labels[worst]
             limit = f"; no coarser, as labels of {name} brought there and back keep a Dice of only {dice[worst]:.2f}"
             break
-        depth, height, width = (float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
-        chosen = Decision((depth, height, width), f"labels brought there and back keep a Dice of {dice[worst]:.3f}")
-        seen = plan.seen(chosen.value)
+        spacing = triple(float(f"{side:.5g}") for side in coarser_spacing(plan.median_spacing, factor))
+        chosen = Decision(spacing, f"labels brought there and back keep a Dice of {dice[worst]:.3f}")
+        seen = plan.seen(spacing)
     if chosen is own:
         return replace(own, reason=f"{own.reason}{limit}")
     own_mm = " x ".join(f"{value:g}" for value in plan.median_spacing)
@@ -301,8 +299,7 @@ def _patch(plan: Plan) -> Decision:
         # less often, so multiples of less will do.
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
-        depth, height, width = map(min, units, plan.units(sides))
-        units = depth, height, width
+        units = triple(map(min, units, plan.units(sides)))
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
     size, unit = (" x ".join(map(str, values)) for values in (shape, units))
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
@@ -367,8 +364,92 @@ def validation_steps(steps: int, *, limited: bool) -> int:
     return max(1, min(steps, max(25, steps // (10 if limited else 30))))
 
 
+def _network_name(plan: Plan) -> Decision:
+    preferred, why = plan.budget.network, plan.budget.network_why
+    name = name_for(plan.config.network, preferred)
+    return Decision(name, why if name == preferred else f"{preferred} has not all of the network's settings")
+
+
+def _strides(plan: Plan) -> Decision:
+    network, built_in, flat = plan.config.network, plan.built_in, plan.fingerprint.spatial_dims == 2
+    if is_own(network):
+        return Decision((), _OWN)
+    patch: Triple = plan.decisions["sample.patch"].value
+    sides, voxel = list(patch), list(plan.voxel)
+    # Given channels fix the number of levels, whatever can be halved; so do some networks.
+    fixed = network.channels is not None or built_in.factors
+    fewest = plan.num_strides if fixed else built_in.fewest_strides
+    strides: list[Triple] = []
+    for level in range(max(plan.num_strides, fewest)):
+        if built_in.halving:
+            step = (1 if flat else 2, 2, 2)
+            fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
+        else:
+            step = _finest_axes([side >= _LEAST_SIDE and side % 2 == 0 for side in sides], voxel)
+            fits = max(step) > 1
+        if not fits and level >= fewest:
+            break
+        sides = [side // by for side, by in zip(sides, step, strict=True)]
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+        strides.append(step)
+    if built_in.halving:
+        return Decision(tuple(strides), f"{network.name} halves every axis at each level")
+    return Decision(
+        tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
+    )
+
+
+def _halvings(sides: Sequence[int], voxel: Sequence[float], levels: int) -> Triple:
+    """What a side (D, H, W) of a patch is divided by in all, if it is as long as these and made a multiple of that."""
+    left, at, total = list(sides), list(voxel), [1, 1, 1]
+    for _ in range(levels):
+        step = _finest_axes([side >= _LEAST_SIDE for side in left], at)
+        left = [-(-side // by) for side, by in zip(left, step, strict=True)]
+        at = [mm * by for mm, by in zip(at, step, strict=True)]
+        total = [so_far * by for so_far, by in zip(total, step, strict=True)]
+    return triple(total)
+
+
+def _finest_axes(can_halve: Sequence[bool], voxel: Sequence[float]) -> Triple:
+    """Halve what can be, but for axes whose voxels are twice as long as the finest: features become isotropic in mm.
+
+    An axis that is too short to be halved again does not hold the others back.
+    """
+    coarse = 2 * min((at for can, at in zip(can_halve, voxel, strict=True) if can), default=0.0)
+    return triple(2 if can and at < coarse else 1 for can, at in zip(can_halve, voxel, strict=True))
+
+
+def _channels(plan: Plan) -> Decision:
+    if is_own(plan.config.network):
+        return Decision((), _OWN)
+    budget, built_in, levels = plan.budget, plan.built_in, len(plan.decisions["network.strides"].value) + 1
+    first = int(budget.first * built_in.planned_width)
+    widest = math.inf if built_in.halving else budget.widest
+    channels = tuple(min(width, widest) for width in built_in.channels(first, levels))
+    basis = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
+    return Decision(channels, f"{first} at full resolution{basis}")
+
+
+def _kernel_size(plan: Plan) -> Decision | None:
+    """nnU-Net's rule: 1 along an axis until its voxels are less than twice as long as the shortest, 3 from there on."""
+    if "kernel_size" not in plan.built_in.settings:
+        return None
+    flat = plan.decisions["sample.patch"].value[0] == 1
+    voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
+    three = (1 if flat else 3, 3, 3)
+    for step in plan.decisions["network.strides"].value:
+        is_fine = [at < 2 * min(voxel[flat:]) for at in voxel]
+        kernel = [wide if close else side for wide, close, side in zip(three, is_fine, kernel, strict=True)]
+        kernels.append(triple(kernel))
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+    kernels.append(three)
+    every = "3 along both axes" if flat else "3 along every axis"
+    reason = every if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
+    return Decision(tuple(kernels), f"{reason}, as nnU-Net does")
+
+
 _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
-    ("network.name", decide_name),
+    ("network.name", _network_name),
     ("prepare.spacing", _spacing),
     ("prepare.intensity", _intensity),
     ("prepare.window", _window),
@@ -379,9 +460,9 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("sample.rotate_deg", _rotate_deg),
     ("sample.scale_range", partial(_strength, SCALE_RANGE)),
     ("sample.stages", lambda _: Decision((), "full patches in every step", "default")),
-    ("network.strides", decide_strides),
-    ("network.channels", decide_channels),
-    ("network.kernel_size", decide_kernel_size),
+    ("network.strides", _strides),
+    ("network.channels", _channels),
+    ("network.kernel_size", _kernel_size),
     ("train.steps", _steps),
     ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule", "default")),

@@ -7,8 +7,9 @@ Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le
 
@@ -34,6 +35,13 @@ Stages = tuple[tuple[float, float], ...]
 """Pairs (share of the steps, factor), the shares rising."""
 Intensity = Literal["zscore", "window", "none"]
 OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars"]
+_Side = TypeVar("_Side")
+
+
+def triple(sides: Iterable[_Side]) -> tuple[_Side, _Side, _Side]:
+    """Values along D, H and W as a tuple. Raises ValueError where they are not three."""
+    depth, height, width = sides
+    return depth, height, width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +196,7 @@ class NetworkConfig:
     """Further keyword arguments of your own network's class or function."""
     digest: str | None = None
     """SHA-256 of the source that `name` names; a run sets it, and resumes only with the same source."""
-    divisor: Triple | None = None
+    divisor: Counts | None = None
     """What each side (D, H, W) of your own network's input must be a multiple of; None finds it by trying."""
     channels: tuple[Count, ...] | None = None
     """Feature channels per level, finest first."""
@@ -278,7 +286,7 @@ class TrainConfig:
     """Memory format of weights and activations; None takes the fastest measured here."""
     fused_kernels: bool | None = None
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
-    most 4 channels; None takes them where they work."""
+    most 4 channels; None takes them where they work. `false` turns off all others as well: of the loss, the batches."""
     compile: bool | None = None
     """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None

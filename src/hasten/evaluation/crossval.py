@@ -1,21 +1,42 @@
-"""The validation cases of runs: predicted and scored, with the run's settings of `infer` and others, and over folds."""
+"""The validation cases of runs: predicted and scored, and what settings and post-processing improve their scores."""
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
 
 from hasten.cache.fingerprint import read_cases
+from hasten.cases.formats import read_file_header
+from hasten.cases.types import spacing_of
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.load import load_run
-from hasten.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs
-from hasten.evaluation.evaluate import Evaluation, evaluate_pairs, read_evaluation, summary_of, write_evaluation
+from hasten.evaluation.dice import without_ignored
+from hasten.evaluation.evaluate import (
+    EVALUATION_JSON,
+    Evaluation,
+    bounding_box,
+    evaluate_pairs,
+    read_evaluation,
+    read_pair,
+    score_case,
+    summary_of,
+    write_evaluation,
+)
 from hasten.evaluation.examples import Example, examples_of
 from hasten.evaluation.pairs import Pair, Pairs
+from hasten.observe.cores import usable_cores
 from hasten.observe.folds import (
     CV_JSON,
     CV_YAML,
@@ -30,22 +51,135 @@ from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, write_json
 from hasten.prediction.ensemble import Member, with_infer
 from hasten.prediction.model import load_members
 from hasten.prediction.outputs import label_names, make_folder
-from hasten.prediction.postprocess import write_cleanings
-from hasten.prediction.predict import predict_cases
+from hasten.prediction.postprocess import Cleaning, Cleanings, postprocessed, write_cleanings
+from hasten.prediction.predict import Tick, predict_cases
+
+SHARES = (0.01, 0.03, 0.1)
+"""Smallest sizes of a component that are tried, as shares of the median labelled volume of a class."""
+T = TypeVar("T")
+Dices = dict[str, float]
+"""Dice of a case by the name of the class or region."""
 
 
-def validation_pairs(run: Path) -> Pairs:
-    """The validation cases of a run, with the label maps that `predict_validation` writes. Raises ValueError."""
-    config = load_run(run / RUN_YAML)
-    case_set, _, validation = read_cases(config)
-    names = label_names(validation)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """The cleanings that improve the scores, and the mean Dice of each class and region without and with them."""
+
+    cleanings: dict[int, Cleaning]
+    before: Dices
+    after: Dices
+
+
+def choose_cleanings(evaluation: Evaluation) -> Chosen:
+    """Choose, for each class, the cleaning with the highest mean Dice over the cases, if any is better than none.
+
+    As nnU-Net does, one is taken only where no class or region gets worse. Raises ValueError for a file that cannot be
+    read.
+    """
+    pairs = evaluation.pairs
+    before = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
+    cleanings: dict[int, Cleaning] = {}
+    for value, name in pairs.labels.items():
+        if value == 0:
+            continue
+        candidates = _candidates(name, _median_volume(evaluation, name))
+        affected = {other: members for other, members in pairs.members.items() if value in members}
+        dices = partial(_dices, pairs=pairs, candidates=[{value: each} for each in candidates], affected=affected)
+        case_dices = _each(pairs.pairs, dices)
+        means = [_means([case[number] for case in case_dices]) for number in range(len(candidates))]
+        allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
+        best = max(allowed, key=lambda pair: _comparable(pair[0][name]), default=None)
+        if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
+            cleanings[value] = best[1]
+    after = before
+    if cleanings:
+        dices = partial(_dices, pairs=pairs, candidates=[cleanings], affected=pairs.members)
+        after = _means([case[0] for case in _each(pairs.pairs, dices)])
+    # Each was evaluated separately; holes that two classes enclose are filled by only one of them.
+    if _worse(after, before):
+        cleanings, after = {}, before
+    return Chosen(cleanings=cleanings, before=before, after=after)
+
+
+def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
+    sizes = [float(f"{share * volume_mm3:.3g}") for share in SHARES] if volume_mm3 > 0 else []
+    kinds = [
+        Cleaning(name=name, keep_largest=True),
+        *(Cleaning(name=name, min_volume_mm3=size) for size in sizes),
+        Cleaning(name=name),
+    ]
+    both = [replace(kind, fill_holes=fill) for kind, fill in product(kinds, (False, True))]
+    return [kind for kind in both if kind != Cleaning(name=name)]
+
+
+def _median_volume(evaluation: Evaluation, name: str) -> float:
+    """Median volume of the labelled voxels of a class over the cases that have any, in mm3; 0 where none has."""
+    labelled = {score.case: score.labelled for score in evaluation.scores if score.name == name}
+    volumes = [
+        labelled[pair.case] * prod(spacing_of(read_file_header(pair.label)[2]))
+        for pair in evaluation.pairs.pairs
+        if labelled.get(pair.case)
+    ]
+    return median(volumes) if volumes else 0.0
+
+
+def _dices(
+    pair: Pair, *, pairs: Pairs, candidates: Sequence[Cleanings], affected: Mapping[str, Sequence[int]]
+) -> list[Dices]:
+    """Dice of `affected`, the classes and regions that cleanings concern, with each of the candidates in turn."""
+    prediction, label, affine = read_pair(pair, pairs)
+    label_values = list({value for members in affected.values() for value in members})
+    box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
+    prediction, label = prediction[box], label[box]
+    dices, spacing = list[Dices](), spacing_of(affine)
+    for candidate in candidates:
+        maps = without_ignored(postprocessed(prediction, candidate, spacing), label, pairs.ignore)
+        scores = score_case("", *maps, affected, spacing=spacing, surfaces=False)
+        dices.append({each.name: each.dice for each in scores})
+    return dices
+
+
+def _each(pairs: Sequence[Pair], do: Callable[[Pair], T]) -> list[T]:
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return list(pool.map(do, pairs))
+
+
+def _means(cases: Sequence[Dices]) -> Dices:
+    return {name: summary_of([case[name] for case in cases]).mean for name in (cases[0] if cases else {})}
+
+
+def _comparable(value: float) -> float:
+    return -1.0 if math.isnan(value) else value
+
+
+def _worse(means: Dices, before: Dices) -> bool:
+    return any(_comparable(mean) < _comparable(before[name]) for name, mean in means.items())
+
+
+def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
+    """The scores of several folds, which share classes and regions; without surfaces if units or tolerances differ."""
+    parts, alike = [each.pairs for each in evaluations], len({(each.unit, each.tolerance) for each in evaluations}) == 1
+    pairs = replace(
+        parts[0],
+        pairs=tuple(pair for part in parts for pair in part.pairs),
+        predictions=folder,
+        num_labelled=sum(part.num_labelled for part in parts),
+    )
+    surfaces = all(each.surfaces for each in evaluations) and alike
+    scores = tuple(score for each in evaluations for score in each.scores)
+    return replace(evaluations[0], pairs=pairs, scores=scores, surfaces=surfaces)
+
+
+def validation_pairs(run: Path, folder: Path) -> Pairs:
+    """The validation cases of a run, whose label maps are in `folder`. Raises ValueError."""
+    case_set, _, validation = read_cases(load_run(run / RUN_YAML))
     pairs = (
-        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label, image=case.image)
-        for case, name in zip(validation, names, strict=True)
+        Pair(case=case.id, prediction=folder / name, label=case.label, image=case.image)
+        for case, name in zip(validation, label_names(validation), strict=True)
         if case.label is not None
     )
-    classes = {name: getattr(case_set, name) for name in ("labels", "regions", "ignore")}
-    return Pairs(pairs=tuple(pairs), **classes, num_labelled=len(validation))
+    meaning = {name: getattr(case_set, name) for name in ("source", "labels", "regions", "ignore")}
+    return Pairs(pairs=tuple(pairs), predictions=folder, num_labelled=len(validation), **meaning)
 
 
 def predict_validation(run: Path) -> None:
@@ -56,16 +190,6 @@ def predict_validation(run: Path) -> None:
     members = [Member(model_file(run), read_model(run))]
     options: dict[str, Any] = {"overwrite": True, "trust_changed_code": True}
     predict_cases(members, validation, run / VALIDATION, device=config.train.device, **options)
-
-
-def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
-    """Score those label maps, and write evaluation.csv and evaluation.json beside them. Raises ValueError."""
-    pairs, folder = validation_pairs(run), run / VALIDATION
-    evaluation = evaluate_pairs(
-        pairs, predictions=folder, labels=read_cases(load_run(run / RUN_YAML))[0].source, surfaces=surfaces
-    )
-    write_evaluation(evaluation, folder)
-    return evaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,18 +214,16 @@ class CrossValidation:
     """Folds that were started and are not finished."""
     whole: Evaluation
     """The scores of all folds' validation cases."""
-    pairs: Pairs
-    """Files of these cases."""
     chosen: Chosen
 
-    def over_folds(self, name: str | None, measure: str) -> tuple[float, float]:
+    def over_folds(self, name: str | None, measure: str) -> dict[str, float]:
         """Mean and standard deviation over the folds of a class's mean, or for None of the mean over cases."""
         values = [
             fold.evaluation.mean(measure) if name is None else fold.evaluation.summary(name, measure).mean
             for fold in self.folds
         ]
         summary = summary_of(values)
-        return summary.mean, summary.std
+        return {"mean": summary.mean, "std": summary.std}
 
     def to_dict(self) -> dict[str, Any]:
         """The content of cv.json."""
@@ -123,14 +245,14 @@ class CrossValidation:
             },
             "unfinished": list(self.unfinished),
             "unit": whole.unit,
-            "mean_over": list(whole.main),
-            "over_folds": {measure: _pair(self.over_folds(None, measure)) for measure in measures},
+            "mean_over": whole.pairs.main,
+            "over_folds": {measure: self.over_folds(None, measure) for measure in measures},
             "over_cases": {measure: whole.mean(measure) for measure in measures},
             "classes": {
                 name: {
                     measure: {
                         "over_cases": asdict(whole.summary(name, measure)),
-                        "over_folds": _pair(self.over_folds(name, measure)),
+                        "over_folds": self.over_folds(name, measure),
                     }
                     for measure in measures
                 }
@@ -149,25 +271,20 @@ class CrossValidation:
         }
 
 
-def _pair(values: tuple[float, float]) -> dict[str, float]:
-    return {"mean": values[0], "std": values[1]}
-
-
 def score_fold(run: Path) -> Evaluation:
     """The scores of a finished run's validation cases on the images' own voxels, surfaces too; kept in the run.
 
     What is missing or older than the weights is predicted and scored. Raises ValueError for an unreadable file.
     """
-    evaluation, folder = read_evaluation(run / VALIDATION), run / VALIDATION
-    if evaluation is not None and evaluation.surfaces and _is_newer(folder, run):
-        return evaluation
-    if evaluation is None or not _is_newer(folder, run):
+    folder = run / VALIDATION
+    evaluation = read_evaluation(pairs := validation_pairs(run, folder))
+    if evaluation is None or (folder / EVALUATION_JSON).stat().st_mtime < model_file(run).stat().st_mtime:
         predict_validation(run)
-    return score_validation(run, surfaces=True)
-
-
-def _is_newer(folder: Path, run: Path) -> bool:
-    return (folder / "evaluation.json").stat().st_mtime >= model_file(run).stat().st_mtime
+    elif evaluation.surfaces:
+        return evaluation
+    evaluation = evaluate_pairs(pairs)
+    write_evaluation(evaluation, folder)
+    return evaluation
 
 
 def summarise(folder: str | Path) -> CrossValidation:
@@ -188,17 +305,13 @@ def summarise(folder: str | Path) -> CrossValidation:
         )
         for run in finished_folds(folder)
     )
-    pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
     unfinished = tuple(number for run, number in runs.items() if not is_finished(run))
-    scored: dict[str, Any] = {"whole": whole, "pairs": pairs, "chosen": choose_cleanings(pairs, whole)}
-    result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, **scored)
+    chosen = choose_cleanings(whole)
+    result = CrossValidation(folder=folder, folds=folds, unfinished=unfinished, whole=whole, chosen=chosen)
     write_cleanings(folder, result.chosen.cleanings)
     write_json(folder / CV_JSON, result.to_dict())
     return result
-
-
-Tick = Callable[[int, int, Path], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,8 +333,6 @@ class Trials:
     """A run with its own settings, and with others."""
 
     run: Path
-    classes: list[str]
-    """Foreground classes in the order of the class indices."""
     own: SettingsTrial
     other: SettingsTrial | None
     chosen: Chosen | None
@@ -263,54 +374,40 @@ def evaluate_run(
         raise ValueError(f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or LABELS")
     members = [Member(model_file(run), read_model(run))]
     changed = with_infer(members, overrides)
-    pairs = validation_pairs(run)
-    if not pairs.pairs:
+    if not validation_pairs(run, run).pairs:
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
     make_folder(out or run)
     with tempfile.TemporaryDirectory(dir=out or run, prefix=".evaluate") as scratch:
-        folder = Path(scratch)
-        baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
-        chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
-        other = None
-        if overrides:
-            other = _trial(
-                run, changed, tuple(overrides), pairs, folder / "other", surfaces=surfaces, device=device, tick=tick
-            )
+        trial = partial(_trial, run, surfaces=surfaces, device=device, tick=tick)
+        own = trial(members, (), Path(scratch) / "own")
+        chosen = choose_cleanings(own.evaluation) if postprocessing else None
+        other = trial(changed, tuple(overrides), Path(scratch) / "other") if overrides else None
     if chosen is not None:
         write_cleanings(run, chosen.cleanings)
-    return Trials(run=run, classes=pairs.class_names, own=baseline, other=other, chosen=chosen)
+    return Trials(run=run, own=own, other=other, chosen=chosen)
 
 
 def _trial(
     run: Path,
     members: Sequence[Member],
     overrides: tuple[str, ...],
-    pairs: Pairs,
     out: Path,
     *,
     surfaces: bool,
     device: str | None,
     tick: Tick | None,
 ) -> SettingsTrial:
-    config = load_run(run / RUN_YAML)
-    case_set, _, validation = read_cases(config)
-    labelled = {pair.case for pair in pairs.pairs}
+    config, pairs = load_run(run / RUN_YAML), validation_pairs(run, out)
+    labelled = [case for case in read_cases(config)[2] if case.label is not None]
     model = load_members(members, device=device or config.train.device)
     counts: list[int] = []
     model.network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
-    predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
-    predicted = _in(pairs, out)
-    evaluation = evaluate_pairs(predicted, predictions=run, labels=case_set.source, surfaces=surfaces)
+    predict_cases(members, labelled, out, model=model, tick=tick)
+    evaluation = evaluate_pairs(replace(pairs, predictions=run), surfaces=surfaces)
     return SettingsTrial(
         overrides=overrides,
         settings=members[0].content["config"]["infer"],
         evaluation=evaluation,
-        examples=examples_of(evaluation, predicted),
+        examples=examples_of(evaluation),
         passes=sum(counts),
     )
-
-
-def _in(pairs: Pairs, folder: Path) -> Pairs:
-    """`pairs` with the predictions taken from `folder`."""
-    moved = (replace(each, prediction=folder / each.prediction.name) for each in pairs.pairs)
-    return replace(pairs, pairs=tuple(moved))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from hasten.nets.over_ranks import several_ranks
 from hasten.observe.cores import available_memory
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry
+
+Labels = TypeVar("Labels", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,15 @@ class Dice:
         return {**dice, "iou": self.iou, "iou_per_class": self.iou_per_class}
 
 
-def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Prediction and label with background where the label is `ignore_index`, if that is not None.
+def without_ignored(prediction: Labels, label: Labels, ignore: int | None) -> tuple[Labels, Labels]:
+    """Prediction and label with background where the label is `ignore`, if that is not None: voxels that don't count.
 
-    prediction: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
+    prediction: (D, H, W) labels, or (R, D, H, W) masks. label: (D, H, W).
     """
-    if ignore_index is None:
+    if ignore is None:
         return prediction, label
-    ignored = label == ignore_index
-    return prediction.masked_fill(ignored, 0), label.masked_fill(ignored, 0)
+    counts = label != ignore
+    return prediction * counts, label * counts
 
 
 def counts_of(
@@ -151,6 +154,8 @@ class OwnLabels:
     def __init__(self, labels: dict[int, str], *, ignore: int | None, regions: Members) -> None:
         """labels: label value to class name. ignore: a label value. regions: as for `counts_of`."""
         self._labels, self._ignore, self._regions = labels, ignore, regions
+        ignore_index = None if ignore is None else IGNORED
+        self._counts = partial(counts_of, num_classes=len(labels), regions=regions, ignore_index=ignore_index)
         self._kept: dict[str, tuple[Tensor, Tensor]] = {}
         self._room = available_memory() // _MEMORY_SHARE
 
@@ -175,21 +180,12 @@ class OwnLabels:
         box = tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))
         label, rest = torch.from_numpy(np.array(whole[box])), np.array(whole)
         rest[box] = 0
-        case_labels = label, self._counts(None, torch.from_numpy(rest))[:, 2]
+        nothing = torch.zeros((*([len(self._regions)] if self._regions else ()), *rest.shape), dtype=torch.bool)
+        case_labels = label, self._counts(nothing, torch.from_numpy(rest))[:, 2]
         if label.numel() <= self._room:
             self._room -= label.numel()
             self._kept[case.id] = case_labels
         return case_labels
-
-    def _counts(self, prediction: Tensor | None, label: Tensor) -> Tensor:
-        """Counts as `counts_of` gives them; None predicts background everywhere."""
-        if prediction is None:
-            lead, dtype = ((len(self._regions),), torch.bool) if self._regions else ((), label.dtype)
-            prediction = label.new_zeros((*lead, *label.shape), dtype=dtype)
-        ignore_index = None if self._ignore is None else IGNORED
-        return counts_of(
-            prediction, label, num_classes=len(self._labels), regions=self._regions, ignore_index=ignore_index
-        )
 
 
 def is_resampled(geometry: Geometry) -> bool:

@@ -24,13 +24,14 @@ from hasten.cases.types import Volume
 from hasten.checkpoint.recorded_split import trained_on
 from hasten.checkpoint.weights import model_file, run_of
 from hasten.config.patterns import first_few, listing
+from hasten.evaluation.dice import without_ignored
 from hasten.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.files import replacing
 from hasten.observe.cores import usable_cores
 from hasten.observe.folds import is_cross_validation
 from hasten.observe.notebook import html_table
 from hasten.observe.rundir import write_json
-from hasten.prediction.outputs import training_cases
+from hasten.prediction.outputs import recorded
 from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
@@ -158,19 +159,13 @@ class Summary:
 class Evaluation:
     """All scores of all cases, and their summary."""
 
-    predictions: Path
-    labels: Path
+    pairs: Pairs
+    """What was compared."""
     scores: tuple[CaseScore, ...]
-    names: tuple[str, ...]
-    """Classes, and then regions."""
-    main: tuple[str, ...]
-    """Names that the mean of a case is taken over: the regions, or all classes where there are none."""
     unit: Unit
     """Unit of HD95 and of the tolerance of NSD."""
     tolerance: float
     surfaces: bool
-    num_labelled: int
-    """Cases that the reference has, predicted or not."""
     trained_on: dict[str, list[str]] = field(default_factory=dict)
     """Cases that the networks behind the predictions were trained on, with the runs of these."""
 
@@ -196,6 +191,11 @@ class Evaluation:
         return html_table(("Class", *self.measures), rows, title=repr(self)[1:-1])
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Classes, and then regions."""
+        return tuple(self.pairs.members)
+
+    @property
     def cases(self) -> list[str]:
         return list(dict.fromkeys(score.case for score in self.scores))
 
@@ -212,10 +212,10 @@ class Evaluation:
         return [getattr(score, measure) for score in self.scores if score.name == name]
 
     def case_means(self, measure: str = "dice") -> dict[str, float]:
-        """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
+        """Mean over the finite scores of each case's regions, or else classes; nan of a case without any."""
         by_case: dict[str, list[float]] = {case: [] for case in self.cases}
         for score in self.scores:
-            if score.name in self.main:
+            if score.name in self.pairs.main:
                 by_case[score.case].append(getattr(score, measure))
         return {case: summary_of(values).mean for case, values in by_case.items()}
 
@@ -226,16 +226,16 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The content of evaluation.json."""
         return {
-            "predictions": str(self.predictions),
-            "labels": str(self.labels),
+            "predictions": str(self.pairs.predictions),
+            "labels": str(self.pairs.source),
             "unit": self.unit,
             f"tolerance_{self.unit}": self.tolerance,
             "surfaces": self.surfaces,
             "cases": len(self.cases),
-            "labelled_cases": self.num_labelled,
+            "labelled_cases": self.pairs.num_labelled,
             "training_cases": self.trained_on,
             "mean": {measure: self.mean(measure) for measure in self.measures},
-            "mean_over": list(self.main),
+            "mean_over": self.pairs.main,
             "classes": {
                 name: {measure: asdict(self.summary(name, measure)) for measure in self.measures} for name in self.names
             },
@@ -293,20 +293,13 @@ def evaluate(
     """
     pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
-        pairs,
-        predictions=Path(predictions),
-        labels=Path(labels),
-        run=run,
-        tolerance_mm=tolerance_mm,
-        surfaces=surfaces,
-        num_workers=num_workers,
-        tick=tick,
+        pairs, run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers, tick=tick
     )
 
 
-def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict[str, list[str]]:
+def _trained_on(pairs: Pairs, run: str | Path | None) -> dict[str, list[str]]:
     """Training cases, as prediction.json says, by the images; and by the label maps of a run that is named."""
-    by_name = training_cases(predictions)
+    by_name = recorded(pairs.predictions, "training_cases")
     found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
     if run is None or is_cross_validation(Path(run)):  # of which each case trains all folds but one
         return found
@@ -317,15 +310,13 @@ def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict
 def evaluate_pairs(
     pairs: Pairs,
     *,
-    predictions: Path,
-    labels: Path,
     run: str | Path | None = None,
     tolerance_mm: float | None = None,
     surfaces: bool = True,
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
-    """`evaluate` for known pairs. predictions, labels: where they are from."""
+    """`evaluate` for known pairs."""
     if tolerance_mm is not None and not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     scores: list[CaseScore] = []
@@ -363,16 +354,12 @@ def evaluate_pairs(
     if failures:
         raise ValueError(listing([failures], f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     evaluation = Evaluation(
-        predictions=predictions,
-        labels=labels,
+        pairs=pairs,
         scores=tuple(scores),
-        names=tuple(pairs.members),
-        main=tuple(pairs.main),
         unit=unit,
         tolerance=tolerance,
         surfaces=surfaces,
-        num_labelled=pairs.num_labelled,
-        trained_on=_trained_on(pairs, predictions, run),
+        trained_on=_trained_on(pairs, run),
     )
     if evaluation.training_note:
         log.warning("%s", evaluation.training_note)
@@ -413,17 +400,6 @@ def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, np.ndar
     return prediction.array[0], label.array[0], label.affine
 
 
-def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both maps, of one shape, with background where the label map has the value `ignore`.
-
-    These voxels do not count then.
-    """
-    if ignore is None:
-        return prediction, label
-    ignored = label == ignore
-    return np.where(ignored, 0, prediction), np.where(ignored, 0, label)
-
-
 def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None) -> Volume:
     """A label map (1, D, H, W) of integers. Raises ValueError for channels, and values that are not declared.
 
@@ -461,21 +437,17 @@ def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] 
     write_json(out / EVALUATION_JSON, evaluation.to_dict() | ({"settings": list(settings)} if settings else {}))
 
 
-def read_evaluation(folder: Path) -> Evaluation | None:
-    """What `write_evaluation` wrote into a folder; None where there is nothing, or nothing that can be read."""
+def read_evaluation(pairs: Pairs) -> Evaluation | None:
+    """What `write_evaluation` wrote into the folder of the predictions; None where nothing can be read."""
     try:
-        tree = json.loads((folder / EVALUATION_JSON).read_text())
+        tree = json.loads((pairs.predictions / EVALUATION_JSON).read_text())
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         return Evaluation(
-            predictions=Path(tree["predictions"]),
-            labels=Path(tree["labels"]),
+            pairs=pairs,
             scores=scores,
-            names=tuple(tree["classes"]),
-            main=tuple(tree["mean_over"]),
             unit=tree["unit"],
             tolerance=tree[f"tolerance_{tree['unit']}"],
             surfaces=tree["surfaces"],
-            num_labelled=tree["labelled_cases"],
             trained_on=tree["training_cases"],
         )
     except (OSError, ValueError, KeyError, TypeError):

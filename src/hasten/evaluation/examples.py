@@ -11,7 +11,8 @@ import numpy as np
 from hasten.cases.formats import is_picture, may_lack_position
 from hasten.cases.read import read_image
 from hasten.cases.types import Case, Shape, is_flat, spacing_of
-from hasten.evaluation.evaluate import Evaluation, read_label_map, without_ignored
+from hasten.evaluation.dice import without_ignored
+from hasten.evaluation.evaluate import Evaluation, read_pair
 from hasten.evaluation.pairs import Pair, Pairs
 from hasten.prepare.orient import orient, orientation_of
 from hasten.prepare.types import Geometry
@@ -122,23 +123,22 @@ def _shown(plane: np.ndarray) -> np.ndarray:
     return scaled[0] if len(scaled) == 1 else np.moveaxis(scaled, 0, -1)
 
 
-def examples_of(evaluation: Evaluation, pairs: Pairs, *, lowest: int = 1) -> tuple[Example, ...]:
+def examples_of(evaluation: Evaluation, *, lowest: int = 1) -> tuple[Example, ...]:
     """A slice of each case that `chosen_cases` names. Raises ValueError for a label map that can't be read."""
-    dice, files = evaluation.case_means(), {pair.case: pair for pair in pairs.pairs}
+    pairs, dice = evaluation.pairs, evaluation.case_means()
+    files = {pair.case: pair for pair in pairs.pairs}
     chosen = chosen_cases(dice, lowest=lowest)
     return tuple(_example(files[case], pairs, which, dice[case]) for case, which in chosen.items())
 
 
 def _example(pair: Pair, pairs: Pairs, which: str, dice: float) -> Example:
-    label = read_label_map(pair.label, pairs.labels, pairs.ignore)
-    prediction = read_label_map(pair.prediction, pairs.labels)
+    prediction, label, affine = read_pair(pair, pairs)
     case = Case(id=pair.case, image=pair.image or (pair.label,), label=pair.label)
-    depth, height, width = label.array.shape[1:]
+    depth, height, width = label.shape
     shape = (depth, height, width)
-    maps = without_ignored(prediction.array[0], label.array[0], pairs.ignore)
-    values = sorted(pairs.labels)
+    maps, values = without_ignored(prediction, label, pairs.ignore), sorted(pairs.labels)
     predicted, labelled = (np.searchsorted(values, each).astype(np.uint8) for each in maps)
-    geometry = Geometry.of_file(shape, label.affine)
+    geometry = Geometry.of_file(shape, affine)
     image = _image(case, shape) if pair.image else None
     shown = np.zeros((1, *shape), np.uint8) if image is None else image
     example = example_of(case, shown, labelled, predicted, geometry, which=which, dice=dice)

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hasten.cases.dicom import check_is_image
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
-from hasten.cases.image_folders import declared_labels, has_layout, nearest, side_by_side, similar_names
-from hasten.cases.labels import find_values, name_values, split_ignore
-from hasten.cases.nnunet import labels_and_regions
+from hasten.cases.image_folders import has_layout, nearest, side_by_side, similar_names
+from hasten.cases.labels import find_values, name_values
+from hasten.cases.nnunet import declared_classes
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
 from hasten.checkpoint.weights import read_model
@@ -47,8 +48,12 @@ class Pairs:
     """Overlapping classes, name to label values; empty where none are declared."""
     ignore: int | None
     """Label value of voxels that are not scored."""
+    predictions: Path
+    """The folder of the predictions, or the run that made them."""
+    source: Path
+    """The folder or data set that the label maps are from."""
     num_labelled: int
-    """Cases that LABELS has, predicted or not."""
+    """Cases that `source` has, predicted or not."""
 
     @property
     def class_names(self) -> list[str]:
@@ -63,7 +68,7 @@ class Pairs:
     @property
     def main(self) -> list[str]:
         """Names that the mean of a case is taken over: the regions, or the classes where there are none."""
-        return list(self.regions) or [name for value, name in self.labels.items() if value != 0]
+        return list(self.regions or self.members)
 
 
 def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pairs:
@@ -116,7 +121,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         ignore = ignore if of_run is None else of_run
     if names is None:
         names = _found(pairs, predictions, labels, ignore)
-    return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
+    meaning: dict[str, Any] = {"labels": names, "regions": regions, "ignore": ignore}
+    return Pairs(pairs=tuple(pairs), predictions=predictions, source=labels, num_labelled=len(where), **meaning)
 
 
 def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int | None) -> dict[int, str]:
@@ -167,11 +173,8 @@ def _labels(
     where = _folder(labels, "label maps")
     declared = labels.parent / "dataset.json"
     content = load_json(declared) if declared.is_file() else None
-    if isinstance(content, dict) and "labels" in content:
-        classes, ignore = split_ignore(content["labels"], str(declared))
-        names, regions, _ = labels_and_regions(classes, content.get("regions_class_order"), declared)
-        return where, {}, names, regions, ignore
-    return where, {}, declared_labels(labels.parent), {}, None
+    classes = declared_classes(content, declared, labels.parent)
+    return where, {}, classes["labels"], classes.get("regions", {}), classes.get("ignore")
 
 
 def _folder(folder: Path, what: str) -> dict[str, Path]:

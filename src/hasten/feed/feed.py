@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import closing
 
 from hasten.augment.chain import Batch
-from hasten.augment.program import DrawnBatch, Program
+from hasten.augment.program import Program
 from hasten.feed.ring import Ring
 from hasten.observe.ranges import LOADING, Range
 
@@ -42,9 +42,7 @@ class Feed:
         for piece in self.program.pieces(self.first, self.last):
             segment = piece.segment
             begun = segment.prepare(piece.first, piece.last)
-            with closing(self._prepared(begun, segment.prepared_on_host)) as prepared:
+            carried = segment.prepared_on_host
+            with closing(iter(Ring(begun, self.program.device, depth=self.depth)) if carried else begun) as prepared:
                 yield from map(segment.finish, prepared)
             del piece, segment, begun, prepared  # the next round's cases must not find this one's still in memory
-
-    def _prepared(self, source: Generator[DrawnBatch, None, None], carried: bool) -> Generator[DrawnBatch, None, None]:
-        return iter(Ring(source, self.program.device, depth=self.depth)) if carried else source

@@ -19,6 +19,12 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels for networks read and write; they compute in float32."""
 _LOCK = threading.Lock()
 """Held while Triton is tried."""
+_off = threading.Event()
+
+
+def use_triton(on: bool) -> None:
+    """Turn every Triton kernel of Hasten's in this process on, as at first, or off, by `train.fused_kernels`."""
+    (_off.clear if on else _off.set)()
 
 
 def triton_runs(tensor: Tensor) -> bool:
@@ -47,14 +53,18 @@ def power_of_two(least: int) -> int:
 
 def triton_works(device: torch.device) -> bool:
     """Whether Triton kernels can run on a device at all."""
-    if device.type != "cuda":
+    if device.type != "cuda" or _off.is_set():
         return False
     with _LOCK:  # a thread of `try_triton_ahead` may be at it
         return _works_on(device)
 
 
-def try_triton_ahead(device: torch.device) -> None:
-    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
+def try_triton_ahead(device: torch.device, *, on: bool = True) -> None:
+    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone.
+
+    on: of `use_triton`, for this process from here on.
+    """
+    use_triton(on)
     if device.type == "cuda":
         threading.Thread(target=triton_works, args=(device,), name="triton").start()
 

@@ -8,13 +8,15 @@ from math import prod
 from typing import Any
 
 import torch
+from monai.data import MetaTensor
+from monai.inferers import SlidingWindowInferer as MonaiSlidingWindowInferer
 from torch import Tensor, nn
 
-from hasten.config.schema import Triple
+from hasten.config.schema import Triple, triple
 from hasten.nets.losses.overlap import plain
 from hasten.prediction.canvas import ArgmaxSink, Mode, Scores, Sink, score_room
 from hasten.prediction.scores import Average, averaged, first_output, highest
-from hasten.prediction.windows import BatchWindow, Windows, count_windows, slide
+from hasten.prediction.windows import Windows, count_windows, slide
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.precision import memory_format
 
@@ -26,7 +28,7 @@ class _SeveralOutputs(Exception):
     """The network gives a list, tuple or dict."""
 
 
-class SlidingWindowInferer:
+class SlidingWindowInferer(MonaiSlidingWindowInferer):
     """`inferer(inputs, network)`: (B, C, *S) images to (B, K, *S) scores; `inferer.labels(...)`: to a label map.
 
     The arguments of MONAI's, with its defaults and, to rounding, its results; of images with 1 to 3 spatial axes.
@@ -70,22 +72,19 @@ class SlidingWindowInferer:
         channels_last: windows go to the network in that memory format.
         Raises ValueError for values that cannot be.
         """
-        self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
-        self.mode: Any = getattr(mode, "value", mode)
-        self.sigma_scale, self.cval = sigma_scale, cval
-        self.padding_mode: str = getattr(padding_mode, "value", padding_mode)
-        self.sw_device, self.device, self.cpu_thresh = sw_device, device, cpu_thresh
-        self.progress, self.with_coord = progress, with_coord
-        self.buffer_steps, self.buffer_dim = buffer_steps, buffer_dim
-        self.flip_axes, self.average = tuple(flip_axes), average
-        self.channels_last = channels_last
-        choices: dict[str, tuple[str, ...]] = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax")}
-        choices["padding_mode"] = ("constant", "reflect", "replicate", "circular")
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)}: use {' or '.join(allowed)}")
+        blend, padding = getattr(mode, "value", mode), getattr(padding_mode, "value", padding_mode)
+        for name, value, allowed in (
+            ("mode", blend, ("constant", "gaussian")),
+            ("padding_mode", padding, ("constant", "reflect", "replicate", "circular")),
+            ("average", average, ("scores", "softmax")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}={value}: use {' or '.join(allowed)}")
         if sw_batch_size < 1:
             raise ValueError(f"sw_batch_size={sw_batch_size}: use 1 or more")
+        where = (sw_device, device, progress, False, cpu_thresh, buffer_steps, buffer_dim, with_coord)
+        super().__init__(roi_size, sw_batch_size, overlap, blend, sigma_scale, padding, cval, *where)
+        self.flip_axes, self.average, self.channels_last = tuple(flip_axes), average, channels_last
 
     def __call__(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """inputs: (B, C, *S) of a float type. Returns (B, K, *S) of that type, on `device` or that of the inputs.
@@ -122,17 +121,13 @@ class SlidingWindowInferer:
     def _by_monai(
         self, inputs: Tensor, network: Callable[..., Any], device: torch.device, args: Any, extra: Any
     ) -> Any:
-        from monai.inferers import sliding_window_inference
-
         options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores"}
         if any(options.values()):
             names = " and ".join(name for name, used in options.items() if used)
             raise ValueError(
                 f"{names}: not with gradients, several outputs, with_coord, condition or more than 3 axes; leave it out"
             )
-        windows = (inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale)
-        where = (self.padding_mode, self.cval, self.sw_device, device, self.progress)
-        return sliding_window_inference(*windows, *where, None, None, None, -1, self.with_coord, *args, **extra)
+        return super().__call__(inputs, network, *args, device=device, buffer_steps=None, **extra)
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
@@ -160,7 +155,7 @@ class SlidingWindowInferer:
         volumes = images.reshape(*images.shape[:2], *[1] * (3 - dims), *images.shape[2:])
         layout = memory_format(dims, self.channels_last and dims > 1)
 
-        def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
+        def forward(batch: Tensor) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
                 output = network(windows)
@@ -171,7 +166,7 @@ class SlidingWindowInferer:
 
             return averaged(once, [axis % dims + 3 - dims for axis in self.flip_axes], self.average)(batch)
 
-        total = len(images) * count_windows(_triple(volumes.shape[2:]), how)
+        total = len(images) * count_windows(triple(volumes.shape[2:]), how)
         large = how.device.type == "cpu" and total * prod(how.window) >= _WORTH_KEEPING
         keeping: AbstractContextManager[Any] = kept_memory() if large else nullcontext()
         with keeping, _progress(total, self.progress) as tick:
@@ -189,12 +184,12 @@ class SlidingWindowInferer:
             raise ValueError(f"flip_axes={self.flip_axes}: these images have {dims} spatial axes, 0 to {dims - 1}")
         missing = 3 - dims
         return Windows(
-            window=_triple([1] * missing + roi),
-            overlap=_triple([0.0] * missing + overlap),
+            window=triple([1] * missing + roi),
+            overlap=triple([0.0] * missing + overlap),
             batch_size=self.sw_batch_size,
             device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
-            mode=self.mode,
-            sigma=_triple([1.0] * missing + sigma),
+            mode=self.mode.value,
+            sigma=triple([1.0] * missing + sigma),
             sums=self._sums(images),
             dtype=self._dtype(images),
             padding_mode=self.padding_mode,
@@ -233,11 +228,6 @@ def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
     return inputs.requires_grad or learns
 
 
-def _triple(values: Sequence[Any]) -> tuple[Any, Any, Any]:
-    first, second, third = values
-    return first, second, third
-
-
 @contextmanager
 def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | None]:
     if not enabled:
@@ -251,8 +241,4 @@ def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | Non
 
 def _wrapped(output: Tensor, inputs: Tensor) -> Tensor:
     """`output` with the meta data of the inputs, where those are MONAI's."""
-    if type(inputs) is Tensor:
-        return output
-    from monai.data import MetaTensor
-
     return MetaTensor(output).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else output

@@ -7,19 +7,18 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hasten.cache.chain import Transform
-from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, check_hashes, check_monai, with_progress
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.item_bytes import decode, encode, read_record
-from hasten.cache.publish import as_value_error, sweep, temporary_for
+from hasten.cache.publish import DamagedEntry, as_value_error, sweep, temporary_for
 from hasten.files import expanded, replacing
-from hasten.observe.cores import usable_cores
-from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.threads import on_threads
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +61,8 @@ class PersistentDataset(ChainDataset):
         check_monai("weights_only", weights_only, weights_only, "records hold no pickle")
         self.cache_dir = expanded(cache_dir)
         self.hash_content = hash_content
-        self.checked: dict[str, tuple[int, int, int]] = {}
-        """The versions of files whose checksums were compared."""
+        self.checked: dict[Any, tuple[int, ...]] = {}
+        """The versions of records whose checksums were compared."""
         with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
@@ -100,7 +99,7 @@ class PersistentDataset(ChainDataset):
         return item
 
 
-class LMDBDataset(ChainDataset):
+class LMDBDataset(PersistentDataset):
     """Items up to the first random transform are kept in one LMDB file in `cache_dir`.
 
     Filled by one process when the data set is made, while others wait; what is there already stays. Read without locks
@@ -127,15 +126,10 @@ class LMDBDataset(ChainDataset):
         num_workers: int | None = None,
         hash_content: bool = False,
     ) -> None:
-        super().__init__(data, transform)
-        check_hashes(_KEYS, hash_func=hash_func, hash_transform=hash_transform)
-        self.cache_dir = expanded(cache_dir)
         self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
-        self.num_workers, self.hash_content = num_workers, hash_content
-        self.keys: list[bytes] = []
-        self.checked: set[int] = set()
-        """Items whose checksums were compared."""
-        self.set_data(data)
+        self.num_workers = num_workers
+        hashes: dict[str, Any] = {"hash_func": hash_func, "hash_transform": hash_transform}
+        super().__init__(data, transform, cache_dir, **hashes, hash_content=hash_content)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data; what is not in the file yet is prepared now."""
@@ -143,10 +137,9 @@ class LMDBDataset(ChainDataset):
 
         self.data = data
         self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
-        self.checked = set()
+        self.checked = {}
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
         with as_value_error(self.cache_dir):
-            self.cache_dir.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -160,7 +153,7 @@ class LMDBDataset(ChainDataset):
             return self.prepare(index)
         try:
             item = decode(record, verify=index not in self.checked)
-            self.checked.add(index)
+            self.checked[index] = ()
             return item
         except DamagedEntry as damage:
             log.warning("%s: item %d %s; it is prepared now: delete the file to fill it anew", self.path, index, damage)
@@ -186,14 +179,13 @@ class LMDBDataset(ChainDataset):
         settings = {"map_size": size, "lock": False, "meminit": False} | self.lmdb_kwargs
         environment = lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})
         try:
-            waiting = list(missing.items())
-            workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
-            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                firsts = list(range(0, len(waiting), _BATCH))
-                for first in with_progress(firsts, len(firsts), enabled=self.progress):
-                    batch = waiting[first : first + _BATCH]
-                    records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
-                    _put(environment, list(records))
+            records = on_threads(
+                lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), missing.items(), self.num_workers
+            )
+            firsts = range(0, len(missing), _BATCH)
+            with closing(records):
+                for _ in with_progress(firsts, len(firsts), enabled=self.progress):
+                    _put(environment, list(islice(records, _BATCH)))
         finally:
             environment.close()
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from monai.data import DataLoader
+from monai.data import ThreadDataLoader as MonaiThreadDataLoader
 from torch.utils.data import Dataset
 
 from hasten.observe.ranges import LOADING, Range
@@ -61,7 +61,7 @@ class ThreadBuffer:
             atexit.unregister(end)
 
 
-class ThreadDataLoader(DataLoader):
+class ThreadDataLoader(MonaiThreadDataLoader):
     """MONAI's `DataLoader` that prefetches up to `buffer_size` batches on one thread.
 
     For cached data sets, whose items are cheap: no worker processes, no copies between them, and GPU tensors work.
@@ -89,15 +89,11 @@ class ThreadDataLoader(DataLoader):
             raise ValueError(f"buffer_size={buffer_size}: give the number of batches to make ahead, 1 or more")
         if repeats < 1:
             raise ValueError(f"repeats={repeats}: give how often each batch comes, 1 or more")
-        if use_thread_workers and num_workers > 0:
-            from monai.data.thread_buffer import _ProcessThreadContext
-
-            settings |= {"multiprocessing_context": _ProcessThreadContext(), "persistent_workers": False}
-        super().__init__(dataset, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
-        self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
+        settings |= {"batch_size": batch_size, "shuffle": shuffle, "num_workers": num_workers}
+        super().__init__(dataset, buffer_size, buffer_timeout, repeats, use_thread_workers, **settings)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in ThreadBuffer(super().__iter__(), self.buffer_size):
+        for batch in ThreadBuffer(super(MonaiThreadDataLoader, self).__iter__(), self.buffer_size):
             for _ in range(self.repeats):
                 yield batch
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +16,10 @@ from monai.engines.utils import IterationEvents, default_metric_cmp_fn, default_
 from monai.inferers import SimpleInferer
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from hasten.distribute.strategy import without_sync
+from hasten.nets.losses.overlap import plain as without_meta
 from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.surgery.layout import as_last
 from hasten.nets.weights import unwrapped
@@ -35,32 +36,28 @@ class QuickWorkflow:
     network: Any
     compile: bool
     channels_last: bool
-    arithmetic: Arithmetic
-    _takes_apart = False
+    device: torch.device
+    precision: str
+    """A name of `PRECISIONS`, or "" for torch's own setting."""
+    autocasts: dict[str, Any]
+    """Arguments of `torch.autocast` around a forward pass; {} for none."""
 
-    def _begin(
-        self,
-        *,
-        precision: str | None,
-        decollate: bool,
-        postprocessing: Callable[..., Any] | None,
-        key_metric: dict[str, Any] | None,
-        additional_metrics: dict[str, Any] | None,
-        handlers: Sequence[Any] | None,
-    ) -> None:
-        """Finish MONAI's own set-up, which got none of the last five arguments, in its order."""
-        self.state = LateState(**vars(self.state))
+    def _finish(self, network: nn.Module, precision: str | None, channels_last: bool) -> None:
+        """What MONAI's own set-up lacks."""
         engine: Any = self
-        self.arithmetic = Arithmetic.of(
-            self.state.device, amp=engine.amp, amp_kwargs=engine.amp_kwargs, precision=precision
-        )
-        self._takes_apart = decollate
-        if postprocessing is not None:
-            engine._register_postprocessing(postprocessing)
-        if key_metric is not None:
-            engine._register_metrics(key_metric, additional_metrics)
-        if handlers is not None:
-            engine._register_handlers(handlers)
+        self.state.__class__ = LateState
+        self.device = device = self.state.device or torch.device("cpu")
+        self.precision = settled_precision(device, precision, amp=engine.amp, dtype=engine.amp_kwargs.get("dtype"))
+        dtype = DTYPES.get(self.precision)
+        self.autocasts = {"device_type": device.type, "dtype": dtype, **engine.amp_kwargs} if dtype is not None else {}
+        self.channels_last = channels_last
+        if channels_last:
+            lay_out(unwrapped(network))
+
+    def _register_decollate(self) -> None:
+        # Called by MONAI's set-up, whose own handler takes apart what nobody may read.
+        engine: Any = self
+        engine.add_event_handler(IterationEvents.MODEL_COMPLETED, lambda: self.state.take_apart())
 
     def _step(self, batch: Any) -> None:
         raise NotImplementedError
@@ -68,12 +65,7 @@ class QuickWorkflow:
     def _iteration(self, engine: Any, batchdata: Any) -> Any:
         # ignite puts what this returns into `state.output`, which must not be taken apart for that.
         self._step(batchdata)
-        return self.state._values["output"]
-
-    def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
-        if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
-            self.state.take_apart()
-        super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
+        return vars(self.state)["output"]
 
     def _parts(self, batch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
         """Image, label, and further arguments of the network."""
@@ -90,7 +82,7 @@ class QuickWorkflow:
             image = plain(image)
         if self.channels_last and isinstance(image, Tensor) and image.ndim in (4, 5):
             image = as_last(image)
-        with self.arithmetic.forward():
+        with torch.autocast(**self.autocasts) if self.autocasts else nullcontext():
             if direct:
                 return self.network(image, *args, **kwargs)
             return self.inferer(image, self.network, *args, **kwargs)
@@ -103,15 +95,17 @@ def _divided(name: str, *, keeps: bool) -> property:
     """
 
     def read(state: LateState) -> Any:
-        if name in state._whole:
-            state._whole.remove(name)
-            state._values[name] = decollate_batch(state._values[name])
-        return state._values.get(name)
+        values = state.__dict__
+        if name in state.whole:
+            state.whole -= {name}
+            values[name] = decollate_batch(values[name])
+        return values[name]
 
     def write(state: LateState, value: Any) -> None:
-        if not keeps or value is not state._values.get(name):
-            state._values[name] = value
-            state._whole.discard(name)
+        values = state.__dict__
+        if not keeps or value is not values[name]:
+            values[name] = value
+            state.whole -= {name}
 
     return property(read, write)
 
@@ -120,74 +114,32 @@ class LateState(State):
     """ignite's state. After `take_apart` the next reader of `batch` and `output` gets them as lists of samples."""
 
     batch, output = _divided("batch", keeps=False), _divided("output", keeps=True)
-
-    def __init__(self, **values: Any) -> None:
-        self._values: dict[str, Any] = {}
-        self._whole: set[str] = set()
-        super().__init__(**values)
+    whole: frozenset[str] = frozenset()
 
     def take_apart(self) -> None:
         """Defer the decollation that MONAI's trainer does on MODEL_COMPLETED."""
-        self._whole = {name for name, value in self._values.items() if isinstance(value, (list, dict))}
+        self.whole = frozenset(name for name in ("batch", "output") if isinstance(vars(self)[name], (list, dict)))
 
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arithmetic:
-    """`with arithmetic.forward():` around a forward pass."""
+def settled_precision(device: torch.device, precision: str | None, *, amp: bool, dtype: torch.dtype | None) -> str:
+    """The precision, one of `PRECISIONS`, or "" for torch's own setting. Raises ValueError for arguments at odds.
 
-    device: torch.device
-    precision: str | None
-    """A name of `PRECISIONS`; None keeps torch's setting."""
-    autocasts: dict[str, Any]
-    """Arguments of `torch.autocast` for a 16-bit precision, `device_type` included."""
-    amp: bool
-    """Whether the program asks for 16 bits, which on a CPU alone changes nothing."""
-
-    @classmethod
-    def of(
-        cls, device: torch.device | None, *, amp: bool, amp_kwargs: dict[str, Any], precision: str | None
-    ) -> Arithmetic:
-        """amp alone takes bf16 on a GPU that supports it, else fp16, or the dtype of `amp_kwargs`.
-
-        On a CPU it does nothing, as MONAI's does: bf16 is slower there than float32 without instructions for it.
-        """
-        where = device or torch.device("cpu")
-        if precision is not None and precision not in PRECISIONS:
-            raise ValueError(f"precision={precision!r}: one of {', '.join(PRECISIONS)}")
-        if amp and precision in ("fp32", "tf32"):
-            raise ValueError(
-                f"amp=True is 16-bit arithmetic, and precision={precision!r} is not: leave one of them out"
-            )
-        if precision is None and amp and where.type != "cpu":
-            precision = _sixteen_bits(where, amp_kwargs.get("dtype"))
-        dtype = DTYPES.get(precision or "")
-        autocasts = {"device_type": where.type, "dtype": dtype, **amp_kwargs} if dtype is not None else {}
-        return cls(device=where, precision=precision, autocasts=autocasts, amp=amp)
-
-    def forward(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass."""
-        return torch.autocast(**self.autocasts) if self.autocasts else nullcontext()
-
-    def step(self) -> AbstractContextManager[Any]:
-        """The context of a whole step, which sets TF32 multiplications on a GPU if `precision` was given."""
-        if self.precision is None or self.device.type != "cuda":
-            return nullcontext()
-        return tensor_cores(self.device, self.precision)
-
-    def scaler(self) -> torch.amp.GradScaler | None:
-        """None unless autocast is on or asked for; it scales for fp16 only."""
-        return scaler_for(self.device, self.precision or "fp32") if self.autocasts or self.amp else None
-
-
-def _sixteen_bits(device: torch.device, dtype: torch.dtype | None) -> str:
+    amp alone takes bf16 on a GPU that supports it, else fp16, or `dtype` where it is given. On a CPU it does nothing,
+    as MONAI's does: bf16 is slower there than float32 without instructions for it.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}: one of {', '.join(PRECISIONS)}")
+    if amp and precision in ("fp32", "tf32"):
+        raise ValueError(f"amp=True is 16-bit arithmetic, and precision={precision!r} is not: leave one of them out")
+    if precision is not None or not amp or device.type == "cpu":
+        return precision or ""
     if dtype is not None:
         return "fp16" if dtype == torch.float16 else "bf16"
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "fp16"
-    return "bf16"
+    lacks_bf16 = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return "fp16" if lacks_bf16 else "bf16"
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
@@ -224,26 +176,19 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     ) -> None:
         super().__init__(
             device, max_epochs, train_data_loader, network, optimizer, loss_function, epoch_length, non_blocking,
-            prepare_batch, iteration_update, inferer, metric_cmp_fn=metric_cmp_fn, amp=amp, event_names=event_names,
-            event_to_attr=event_to_attr, decollate=False, optim_set_to_none=optim_set_to_none, to_kwargs=to_kwargs,
-            amp_kwargs=amp_kwargs, compile=compile, compile_kwargs=compile_kwargs,
-            accumulation_steps=accumulation_steps,
+            prepare_batch, iteration_update, inferer, postprocessing, key_train_metric, additional_metrics,
+            metric_cmp_fn, train_handlers, amp, event_names, event_to_attr, decollate, optim_set_to_none, to_kwargs,
+            amp_kwargs, compile, compile_kwargs, accumulation_steps,
         )
         # fmt: on
-        self.channels_last = channels_last
-        self._begin(
-            precision=precision,
-            decollate=decollate,
-            postprocessing=postprocessing,
-            key_metric=key_train_metric,
-            additional_metrics=additional_metrics,
-            handlers=train_handlers,
-        )
-        self.scaler: torch.amp.GradScaler | None = self.arithmetic.scaler()
         if channels_last:
             slice_strided(unwrapped(network))
-            lay_out(unwrapped(network))
             self.add_event_handler(Events.EPOCH_STARTED, lambda: lay_out_moments(self.optimizer))
+        self._finish(network, precision, channels_last)
+        # None unless autocast is on or asked for; it scales for fp16 only.
+        self.scaler: torch.amp.GradScaler | None = (
+            scaler_for(self.device, self.precision) if self.autocasts or amp else None
+        )
 
     def run(self) -> None:
         """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
@@ -257,7 +202,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             self.network.train()
         if first:
             self.optimizer.zero_grad(set_to_none=True)
-        with self.arithmetic.step():
+        with tensor_cores(self.device, self.precision):
             self._forward_backward(*parts, sync=last)
             if last:
                 self._apply()
@@ -332,27 +277,16 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     ) -> None:
         super().__init__(
             device, val_data_loader, network, epoch_length, non_blocking, prepare_batch, iteration_update, inferer,
-            metric_cmp_fn=metric_cmp_fn, amp=amp, mode=mode, event_names=event_names, event_to_attr=event_to_attr,
-            decollate=False, to_kwargs=to_kwargs, amp_kwargs=amp_kwargs, compile=compile,
-            compile_kwargs=compile_kwargs,
+            postprocessing, key_val_metric, additional_metrics, metric_cmp_fn, val_handlers, amp, mode, event_names,
+            event_to_attr, decollate, to_kwargs, amp_kwargs, compile, compile_kwargs,
         )
         # fmt: on
-        self.channels_last = channels_last
-        if channels_last:
-            lay_out(unwrapped(network))
-        self._begin(
-            precision=precision,
-            decollate=decollate,
-            postprocessing=postprocessing,
-            key_metric=key_val_metric,
-            additional_metrics=additional_metrics,
-            handlers=val_handlers,
-        )
+        self._finish(network, precision, channels_last)
 
     def _step(self, batch: Any) -> None:
         image, label, args, kwargs = self._parts(batch)
         self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
-        with self.mode(self.network), self.arithmetic.step():
+        with self.mode(self.network), tensor_cores(self.device, self.precision):
             scores = self._infer(image, args, kwargs)
         self.state.output[Keys.PRED] = like(scores, image)
         self._fire_event(IterationEvents.FORWARD_COMPLETED)
@@ -361,12 +295,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
 
 def plain(value: Any) -> Any:
     """A metatensor without its meta data, sharing memory, in lists, tuples and dicts too; others as they are."""
-    if isinstance(value, MetaTensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return value.as_subclass(Tensor)
-    if isinstance(value, (list, tuple)) and any(isinstance(one, MetaTensor) for one in value):
-        return type(value)(plain(one) for one in value)
-    return value
+    return tree_map_only(MetaTensor, without_meta, value)
 
 
 def like(value: Any, image: Any) -> Any:
@@ -392,22 +321,16 @@ def detached(value: Any) -> Any:
             bare = tensor.detach().as_subclass(MetaTensor)
         return bare.copy_meta_from(tensor, copy_attr=False)
 
-    return _with_tensors(detach, value)
+    return tree_map_only(Tensor, detach, value)
 
 
 def float32(value: Any) -> Any:
     """16-bit scores as float32, which losses are computed in; in lists, tuples and dicts too."""
-    return _with_tensors(lambda each: each.float() if each.dtype in (torch.float16, torch.bfloat16) else each, value)
 
+    def widen(scores: Tensor) -> Tensor:
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(change, one) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _with_tensors(change, one) for key, one in value.items()}
-    return value
+    return tree_map_only(Tensor, widen, value)
 
 
 def lay_out(network: nn.Module) -> None:

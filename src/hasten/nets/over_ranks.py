@@ -15,33 +15,22 @@ def several_ranks(group: ProcessGroup | None = None) -> bool:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over ranks; so is its gradient."""
+    """The sum over ranks; so is its gradient, a product where that is the same on all of them (`alike`)."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, group: ProcessGroup | None) -> Tensor:
-        ctx.group = group
+    def forward(ctx: Any, value: Tensor, group: ProcessGroup | None, alike: bool) -> Tensor:
+        ctx.group, ctx.alike = group, alike
         return _total(value.detach(), group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _total(gradient, ctx.group), None
-
-
-class _SumOfOneLoss(torch.autograd.Function):
-    """The sum over ranks, whose gradient is the same on all of them, and so their sum a product."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return _total(value.detach(), None)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * distributed.get_world_size()
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        times = distributed.get_world_size(ctx.group)
+        return gradient * times if ctx.alike else _total(gradient, ctx.group), None, None
 
 
 def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """`value`, of any shape, summed over the ranks; each rank may use the sum in its own way."""
-    return _Sum.apply(value, group)
+    return _Sum.apply(value, group, False)
 
 
 def counts_over_ranks(counts: Tensor) -> Tensor:
@@ -50,7 +39,7 @@ def counts_over_ranks(counts: Tensor) -> Tensor:
     The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
     process with the whole batch. The backward pass communicates nothing.
     """
-    return _SumOfOneLoss.apply(counts) if several_ranks() else counts
+    return _Sum.apply(counts, None, True) if several_ranks() else counts
 
 
 def _total(value: Tensor, group: ProcessGroup | None) -> Tensor:

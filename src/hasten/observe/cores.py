@@ -66,33 +66,20 @@ _MEMORY = {
 """Files of the limit and the use, and the line of the page cache in memory.stat, by whether it is version 2."""
 
 
-class MemoryLimit:
-    """One control group with a limit."""
+def memory_limits(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> Iterator[tuple[int, int]]:
+    """Bytes of every limit above this process, the innermost group first, and how many of them are in use.
 
-    def __init__(self, folder: Path, num_bytes: int, used: str, cache_line: str) -> None:
-        self.num_bytes = num_bytes
-        self._folder, self._used, self._cache_line = folder, used, cache_line
-
-    def used(self) -> int | None:
-        """Bytes in use that cannot be given up on demand, as the page cache can; None if that cannot be read."""
-        try:
-            used = int((self._folder / self._used).read_text())
-            lines = (self._folder / "memory.stat").read_text().splitlines()
-        except (OSError, ValueError):
-            return None
-        cached = (int(line.split()[1]) for line in lines if line.startswith(f"{self._cache_line} "))
-        return max(0, used - next(cached, 0))
-
-
-def memory_limits(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> Iterator[MemoryLimit]:
-    """Every limit above this process, the innermost group first."""
+    Without those that can be given up on demand, as the page cache can. A group that can't be read is left out.
+    """
     for level, is_v2 in _groups("memory", cgroup_file, root):
         limit, used, cache_line = _MEMORY[is_v2]
         try:
-            num_bytes = int((level / limit).read_text())
+            num_bytes, in_use = (int((level / name).read_text()) for name in (limit, used))
+            lines = (level / "memory.stat").read_text().splitlines()
         except (OSError, ValueError):  # "max" is no number: no limit
             continue
-        yield MemoryLimit(level, num_bytes, used, cache_line)
+        cached = (int(line.split()[1]) for line in lines if line.startswith(f"{cache_line} "))
+        yield num_bytes, max(0, in_use - next(cached, 0))
 
 
 def cpu_quota(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> float | None:
@@ -132,6 +119,5 @@ def available_memory() -> int:
     """Bytes: what the machine has left, or less where a container or a batch system sets a limit."""
     import psutil  # not at the top: this module is imported before torch by every command
 
-    limits = ((limit.num_bytes, limit.used()) for limit in memory_limits())
-    remaining = [max(0, most - used) for most, used in limits if used is not None]
+    remaining = [max(0, most - used) for most, used in memory_limits()]
     return min([psutil.virtual_memory().available, *remaining])

@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from hasten.observe.values import duration
@@ -95,7 +95,9 @@ class Progress:
             print(message, file=self._stream, flush=True)
 
     def _draw(self, step: int, now: float, *, is_validation: bool) -> None:
-        text = _fitted(self._parts(step, now), self._width())
+        # No part is broken: its words hang together.
+        text = "  ".join(part.replace(" ", "\xa0") for part in self._parts(step, now))
+        text = wrapped(text, self._width()).replace("\xa0", " ")
         if is_validation or self._live is None:  # stays, so that the course of the score can be read afterwards
             self._print(text)
         if self._live is not None:
@@ -127,18 +129,6 @@ class Progress:
         forms = {"loss": "loss {:.4f}", "samples_per_s": "{:.1f} samples/s", "wait_share": "waiting for data {:.1%}"}
         parts += [form.format(last[name]) for name, form in forms.items() if name in last]
         return parts
-
-
-def _fitted(parts: Sequence[str], width: int | None) -> str:
-    """The parts in a line, or in as many as `width` columns ask for, none of them broken; later lines are indented."""
-    lines = list(parts[:1])
-    for part in parts[1:]:
-        longer = f"{lines[-1]}  {part}"
-        if width is None or len(longer) < width:
-            lines[-1] = longer
-        else:
-            lines.append(f"  {part}")
-    return "\n".join(lines)
 
 
 def wrapped(text: str, width: int | None) -> str:

@@ -16,14 +16,15 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from hasten.config.url import is_url, shown
+from hasten.files import first_line
 from hasten.observe.values import integer, number
 
 log = logging.getLogger(__name__)
@@ -53,35 +54,13 @@ class Scalar:
     """Seconds since 1970."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrackedRun:
-    """The run that is tracked."""
+Batches = Iterable[list[Scalar]]
+"""Numbers mostly in the order of their steps: the monitor sends its own from another thread."""
+Tracker = Callable[["Tracking", Batches], None]
+"""Writes a run's batches, flushing each, as records come only every few steps; its `status` is known behind the last.
 
-    folder: Path
-    """The run directory, absolute."""
-    run_name: str
-    """Name of the tracker's run; a resumed run, which is another one, has the step from which it goes on in it."""
-    config: dict[str, Plain]
-    """Flat: `sample.batch_size`."""
-    first: int
-    """Steps done by the processes before this one: what a killed one sent of later steps is void."""
-    began: float
-    """Seconds since 1970."""
-
-
-class Tracker(Protocol):
-    """Made for a run, which may take seconds and raise anything, as may every call here.
-
-    All calls of one tracker come from one thread, which is not the main one.
-    """
-
-    def write(self, scalars: list[Scalar]) -> None:
-        """Write numbers, mostly in the order of their steps; those of an asynchronous validation come late."""
-        ...
-
-    def end(self, status: Status) -> None:
-        """The run is over."""
-        ...
+It has a thread of its own, which is not the main one, and may take seconds and raise anything.
+"""
 
 
 _KINDS = {"sample": "monitor"}
@@ -159,25 +138,19 @@ def _is_installed(package: str) -> bool:
 TENSORBOARD = "tensorboard"
 
 
-class Events:
+def _tensorboard(run: Tracking, batches: Batches) -> None:
     """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
-
-    def __init__(self, run: TrackedRun) -> None:
-        # By name, as `hasten.observe` starts without torch.
-        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        purge_step = run.first + 1 if run.first else None
-        self._writer = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
-        rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in run.config.items()]
-        self._writer.add_text("config", "\n".join(["| name | value |", "|---|---|", *rows]), run.first)
-
-    def write(self, scalars: list[Scalar]) -> None:
+    # By name, as `hasten.observe` starts without torch.
+    writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+    purge_step = run.first + 1 if run.first else None
+    events = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
+    rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in run.config.items()]
+    events.add_text("config", "\n".join(["| name | value |", "|---|---|", *rows]), run.first)
+    for scalars in batches:
         for scalar in scalars:
-            self._writer.add_scalar(scalar.name, scalar.value, scalar.step, scalar.time)
-        # Flush immediately: records come only every few steps, and should be visible at once.
-        self._writer.flush()
-
-    def end(self, status: Status) -> None:
-        self._writer.close()
+            events.add_scalar(scalar.name, scalar.value, scalar.step, scalar.time)
+        events.flush()
+    events.close()
 
 
 MLFLOW_DB = "mlflow.db"
@@ -188,34 +161,26 @@ _PARAMS, _LONGEST = 100, 6000
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
-class MlflowRun:
+def _mlflow(run: Tracking, batches: Batches) -> None:
     """One run of an experiment."""
+    # Read on import. Next to patients' data, no telemetry is sent.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
 
-    def __init__(self, run: TrackedRun) -> None:
-        # Read on import. Next to patients' data, no telemetry is sent.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        from mlflow.entities import Param
-        from mlflow.tracking import MlflowClient
-
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}"
-        self._client: Any = MlflowClient(uri)
-        self._run_id = _new_run(self._client, run)
-        params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
-        for first in range(0, len(params), _PARAMS):
-            self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
-
-    def write(self, scalars: list[Scalar]) -> None:
-        from mlflow.entities import Metric
-
+    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}")
+    run_id = _new_run(client, run)
+    params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
+    for first in range(0, len(params), _PARAMS):
+        client.log_batch(run_id, params=params[first : first + _PARAMS])
+    for scalars in batches:
         metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
-        self._client.log_batch(self._run_id, metrics=metrics)
-
-    def end(self, status: Status) -> None:
-        self._client.set_terminated(self._run_id, status=_STATUS[status])
+        client.log_batch(run_id, metrics=metrics)
+    client.set_terminated(run_id, status=_STATUS[run.status])
 
 
-def _new_run(client: Any, run: TrackedRun) -> str:
+def _new_run(client: Any, run: Tracking) -> str:
     from mlflow.exceptions import MlflowException
 
     project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
@@ -246,56 +211,48 @@ _SETTINGS = {"silent": True, "console": "off", "disable_git": True, "save_code":
 """Settings for quiet runs that collect nothing but the records; another run of the user's continues."""
 
 
-class WandbRun:
+def _wandb(run: Tracking, batches: Batches) -> None:
     """One run of a project."""
+    # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
 
-    def __init__(self, run: TrackedRun) -> None:
-        # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        import wandb
-
-        self._run: Any = wandb.init(
-            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
-            dir=os.environ.get("WANDB_DIR") or str(run.folder),
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.run_name,
-            config=dict(run.config),
-            settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),
-        )
-        # W&B's own steps must not decrease, and an asynchronous validation comes late.
-        self._run.define_metric("step", hidden=True)
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, scalars: list[Scalar]) -> None:
+    tracked: Any = wandb.init(
+        mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+        dir=os.environ.get("WANDB_DIR") or str(run.folder),
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=run.run_name,
+        config=dict(run.config),
+        settings=wandb.Settings(**_SETTINGS, x_disable_stats=True, x_disable_meta=True),
+    )
+    # W&B's own steps must not decrease, and a record of the monitor may come late.
+    tracked.define_metric("step", hidden=True)
+    tracked.define_metric("*", step_metric="step")
+    for scalars in batches:
         for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
-            self._run.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
-
-    def end(self, status: Status) -> None:
-        self._run.summary.update({"status": status})
-        self._run.finish(exit_code=1 if status == "failed" else 0)
+            tracked.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
+    tracked.summary.update({"status": run.status})
+    tracked.finish(exit_code=1 if run.status == "failed" else 0)
 
 
-TRACKERS: dict[str, Callable[[TrackedRun], Tracker]] = {"tensorboard": Events, "mlflow": MlflowRun, "wandb": WandbRun}
+TRACKERS: dict[str, Tracker] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
 
 
 class Worker(threading.Thread):
-    """Feeds the tracker `tracker` with the calls that are put into `calls`; None ends it."""
+    """Feeds the tracker `tracker` with what is put into `batches`; None ends it."""
 
-    def __init__(self, tracker: str, run: TrackedRun) -> None:
+    def __init__(self, tracker: str, run: Tracking) -> None:
         super().__init__(name=f"hasten-{tracker}", daemon=True)
         self.tracker, self.tracked = tracker, run
-        self.calls: queue.SimpleQueue[Callable[[Tracker], None] | None] = queue.SimpleQueue()
+        self.batches: queue.SimpleQueue[list[Scalar] | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         try:
-            tracker = TRACKERS[self.tracker](self.tracked)
-            while (call := self.calls.get()) is not None:
-                call(tracker)
+            TRACKERS[self.tracker](self.tracked, iter(self.batches.get, None))
         # A library may also call sys.exit; no failure of a tracker may end the run or be reported twice.
         except (Exception, SystemExit) as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             cure = f"; {_install_command(self.tracker)}" if isinstance(error, ImportError) else ""
-            log.warning("%s: the run is not tracked there any further (%s)%s", self.tracker, reason, cure)
+            log.warning("%s: the run is not tracked there any further (%s)%s", self.tracker, first_line(error), cure)
 
 
 class Tracking:
@@ -318,15 +275,13 @@ class Tracking:
         config: Mapping[str, Any],
         first: int = 0,
     ) -> None:
-        run = TrackedRun(
-            folder=Path(folder).absolute(),
-            run_name=f"{run_name} from step {first}" if first else run_name,
-            config=flat_config(config),
-            first=first,
-            began=time.time(),
-        )
+        self.folder, self.began, self.config = Path(folder).absolute(), time.time(), flat_config(config)
+        self.run_name = f"{run_name} from step {first}" if first else run_name  # another run for the trackers
+        self.first = first
+        """What a killed process sent of later steps is void."""
+        self.status: Status = "finished"
         is_first_rank = os.environ.get("RANK", "0") in ("", "0")
-        self._workers = [Worker(name, run) for name in dict.fromkeys(names)] if is_first_rank else []
+        self._workers = [Worker(name, self) for name in dict.fromkeys(names)] if is_first_rank else []
         self._step = first
         self._process = os.getpid()
         self._closed = False
@@ -353,17 +308,16 @@ class Tracking:
             self._step = max(self._step, scalars[0].step)
             for worker in self._workers:
                 if worker.is_alive():
-                    worker.calls.put(lambda tracker: tracker.write(scalars))
+                    worker.batches.put(scalars)
 
     def close(self, status: Status = "finished") -> None:
         """End every tracker, waiting at most `CLOSE_S`. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
-        self._closed = True
+        self._closed, self.status = True, status
         until = time.monotonic() + CLOSE_S
         for worker in self._workers:
-            worker.calls.put(lambda tracker: tracker.end(status))
-            worker.calls.put(None)
+            worker.batches.put(None)
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))
             if worker.is_alive():

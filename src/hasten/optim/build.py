@@ -23,6 +23,10 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
     Weights of convolutions and linear layers decay; biases, norms and activations don't.
     """
     optimizer = _optimizer(network, config)
+    if isinstance(optimizer, torch.optim.AdamW | torch.optim.SGD):
+        # Their fused kernels walk weights and states as flat memory: without this, a contiguous network would silently
+        # read a checkpoint of channels-last weights in the wrong order.
+        optimizer.register_load_state_dict_post_hook(lay_out_moments)
     if config.lr_scale:
         scale_rates(optimizer, network, config.lr_scale, at="train.lr_scale")
     return optimizer
@@ -41,27 +45,15 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
                 weight_decay=decay,
             )
         case "adamw":
-            return _with_layout_hook(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
+            return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True)
         case "sgd":
-            return _with_layout_hook(
-                torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True)
-            )
+            return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True)
         case "novograd":
             return Novograd(groups, lr=rate)
         case "lamb" | "nvlamb":
             return Lamb(groups, lr=rate, nvlamb=config.optimizer == "nvlamb")
         case "lars":
             return Lars(groups, lr=rate, momentum=momentum)
-
-
-def _with_layout_hook(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Convert loaded states to the memory format of their parameters.
-
-    torch's fused kernels walk both as flat memory: without this, a contiguous network would silently read a checkpoint
-    of channels-last weights in the wrong order.
-    """
-    optimizer.register_load_state_dict_post_hook(lay_out_moments)
-    return optimizer
 
 
 def paced_schedule(config: PlannedTrain, batch_size: int) -> PacedSchedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,24 +51,14 @@ def scale_rates(
         for name in fitting(list(parameters), pattern, at=at):
             factor.setdefault(id(parameters[name]), value)
 
-    def scaled(group: dict[str, Any], value: float) -> dict[str, Any]:
-        return {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
-
-    _divide(optimizer, lambda parameter: factor.get(id(parameter), 1.0), scaled)
-
-
-def _divide(
-    optimizer: torch.optim.Optimizer,
-    key: Callable[[Tensor], Any],
-    entries: Callable[[dict[str, Any], Any], dict[str, Any]],
-) -> None:
-    """Split each group by the key of its parameters, in place; `entries` are added to the groups of a key."""
     divided = []
     for group in optimizer.param_groups:
-        parts: dict[Any, list[Tensor]] = {}
+        parts: dict[float, list[Tensor]] = {}
         for parameter in group["params"]:
-            parts.setdefault(key(parameter), []).append(parameter)
-        divided += [{**group, "params": members, **entries(group, value)} for value, members in parts.items()]
+            parts.setdefault(factor.get(id(parameter), 1.0), []).append(parameter)
+        for value, members in parts.items():
+            scaled = {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
+            divided.append({**group, "params": members, **scaled})
     optimizer.param_groups[:] = divided
 
 

@@ -1,12 +1,12 @@
 """Learning rates as pure functions of the 0-based step, so that a resumed run needs nothing but its step.
 
-`one_cycle` is a whole schedule. The other shapes (`cosine`, `poly`, `steps_down`) are factors after a linear rise.
+`one_cycle` is a whole schedule. The other shapes are factors after a linear rise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ from torch import Tensor
 Kind = Literal["one_cycle", "cosine", "poly", "step", "constant"]
 FIRST = 0.04
 """Share of the peak at which a rise starts."""
+_POWER = 0.9
+"""Exponent of kind `poly`, as nnU-Net's."""
 
 
 def one_cycle(step: float, *, steps: int, peak: float, warmup_fraction: float) -> float:
@@ -28,25 +30,6 @@ def one_cycle(step: float, *, steps: int, peak: float, warmup_fraction: float) -
         return peak * (0.04 + 0.96 * step / warmup)
     progress = min(1.0, (step - warmup) / max(1, steps - warmup))
     return peak * (0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def cosine(progress: float) -> float:
-    """Factor from 1 at progress 0 to 0 at progress 1, half a cosine."""
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def poly(progress: float, *, power: float = 0.9) -> float:
-    """Factor from 1 at progress 0 to 0 at progress 1: (1 - progress) ** power, as nnU-Net's."""
-    return float((1.0 - progress) ** power)
-
-
-def steps_down(share: float, milestones: Sequence[tuple[float, float]]) -> float:
-    """The factor of the last of `milestones`, (share of the steps, factor), that is reached; 1 before the first."""
-    factor = 1.0
-    for start, later in milestones:
-        if share >= start:
-            factor = later
-    return factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,16 +50,12 @@ class Schedule:
     """Share of the peak at step 0, if there is a rise. one_cycle has its own."""
     milestones: tuple[tuple[float, float], ...] = ()
     """Pairs (share of all steps, factor) of kind `step`: from there on, the rate is peak * factor."""
-    power: float = 0.9
-    """Exponent of kind `poly`."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"a schedule of {self.steps} steps; it needs at least 1")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction is {self.warmup_fraction}; it must be at least 0 and below 1")
-        if self.kind == "poly" and self.power <= 0:
-            raise ValueError(f"power is {self.power}; poly needs one above 0")
         shares = [share for share, _ in self.milestones]
         if shares != sorted(shares) or any(not 0 <= share <= 1 or factor < 0 for share, factor in self.milestones):
             raise ValueError(
@@ -93,11 +72,12 @@ class Schedule:
         progress = min(1.0, (step - warmup) / max(1, self.steps - warmup))
         match self.kind:
             case "cosine":
-                return self.peak * cosine(progress)
+                return self.peak * (0.5 * (1 + math.cos(math.pi * progress)))
             case "poly":
-                return self.peak * poly(progress, power=self.power)
+                return self.peak * float((1.0 - progress) ** _POWER)
             case "step":
-                return self.peak * steps_down(min(1.0, step / self.steps), self.milestones)
+                share = min(1.0, step / self.steps)
+                return self.peak * next((factor for start, factor in reversed(self.milestones) if share >= start), 1.0)
             case "constant":
                 return self.peak
 

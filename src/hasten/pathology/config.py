@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from annotated_types import Gt, Interval
 
-from hasten.config.check import check_device, check_observe
+from hasten.config.check import rule_mistakes
 from hasten.config.load import load_as
 from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import (
@@ -206,5 +206,4 @@ def _mistakes(config: DetectionConfig) -> Iterator[str]:
     tiles = config.tiles
     if tiles.level is not None and tiles.mpp is not None:
         yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
-    yield from check_device(config.train.device)
-    yield from check_observe(config.observe)
+    yield from rule_mistakes(config)

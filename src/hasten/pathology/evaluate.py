@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from hasten.cases.slide import Slide
 from hasten.cases.slide.annotation import read_lesions
-from hasten.cases.slide.grid import Grid
 from hasten.cases.slide.listing import SlideCase
+from hasten.cases.slide.tissue import Grid
 from hasten.observe.rundir import write_json
 from hasten.pathology.config import DetectConfig, DetectionConfig
 from hasten.pathology.tiles import TileSet, normalised, open_case, read_ahead, tissue_grid

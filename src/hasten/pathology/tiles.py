@@ -22,9 +22,8 @@ from hasten.augment.program import Program
 from hasten.augment.store import store_of_batch
 from hasten.cases.slide import Slide, open_slide
 from hasten.cases.slide.annotation import read_lesions
-from hasten.cases.slide.grid import Grid, cell_shares, grid_of
 from hasten.cases.slide.listing import SlideCase
-from hasten.cases.slide.tissue import tissue_of
+from hasten.cases.slide.tissue import Grid, cell_shares, grid_of, tissue_of
 from hasten.config.size import size_text
 from hasten.observe.cores import available_memory, usable_cores
 from hasten.pathology.config import ColourConfig, DetectionConfig, SlidesConfig, TilesConfig

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from hasten.phantoms.write import numbered, smooth_field, write_pictures
+from hasten.phantoms.write import numbered, run_parallel, smooth_field, write_json
 
 _TILE = 3.0
 """A cell is looked for in a box of this many radii to each side."""
@@ -53,19 +54,25 @@ def write_cells(
     seed: int = 0,
     num_threads: int = 2,
 ) -> Path:
-    """images/ and labels/ of them as PNG, of `shape` (H, W) or (1, H, W).
+    """images/ and labels/ of them as 8-bit PNG, of `shape` (H, W) or (1, H, W), and labels.json; returns `out`.
 
     value: what a cell has in the label maps. Raises ValueError.
     """
     if not 1 <= value <= 255:
         raise ValueError(f"cells: value is {value}; needs 1 to 255.")
 
-    def make(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, label = make_cells(index, shape=(shape[-2], shape[-1]), radius=radius, filled=filled, seed=seed)
-        return image, label * np.uint8(value)
+    out, names = Path(out), numbered("cells", num_cases)
+    for folder in ("images", "labels"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
 
-    names = numbered("cells", num_cases)
-    return write_pictures(Path(out), names, make, labels={0: "background", value: "cell"}, num_threads=num_threads)
+    def write(index: int) -> None:
+        image, label = make_cells(index, shape=(shape[-2], shape[-1]), radius=radius, filled=filled, seed=seed)
+        for folder, array in (("images", image), ("labels", label * np.uint8(value))):
+            Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
+
+    run_parallel(write, num_cases, num_threads, out)
+    write_json(out / "labels.json", {"0": "background", str(value): "cell"})
+    return out
 
 
 def _nearest_cells(

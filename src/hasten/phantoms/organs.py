@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.phantoms.write import numbered, write_pictures, write_volumes
+from hasten.phantoms.write import numbered, write_volumes
 
 LABELS = {0: "background", 1: "spleen"}
 CAVITY = 0.80
 """Radius of the abdominal cavity, as a share of the body's."""
 _AIR, _FAT, _INNER_FAT = -1000.0, -105.0, -95.0
-_PNG_WINDOW = (-200.0, 300.0)
 _MARGIN = 1.9
 """Bounding boxes are this much larger than the undeformed ellipsoid."""
 Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -63,8 +62,6 @@ class Anatomy:
     muscle_hu: float
     bone_hu: float
     rib_phase: float
-    shift_hu: float
-    """Contrast shift of the whole case."""
     noise_hu: float
     """Standard deviation of the CT noise."""
     organs: tuple[Organ, ...]
@@ -111,29 +108,20 @@ def write_phantoms(
     spacing: tuple[float, float, float] = (2.5, 1.0, 1.0),
     seed: int = 0,
     num_threads: int = 2,
-    spatial_dims: int = 3,
 ) -> Path:
-    """Write a data set of phantoms into `out` and return it.
+    """Write a Decathlon folder of phantoms into `out`, as int16 NIfTI files, and return it.
 
-    3-D: a Decathlon folder of int16 NIfTI files. 2-D: images/ and labels/ of 8-bit PNG slices (HU -200..300 mapped to
-    0..255) with a labels.json; D of `shape` is then ignored. Raises ValueError for an impossible number or shape.
+    Raises ValueError for an impossible number or shape.
     """
-    if spatial_dims not in (2, 3):
-        raise ValueError(f"phantoms: spatial_dims is {spatial_dims}; needs 2 or 3.")
-    out = Path(out)
-    names = numbered("phantom", num_cases)
-    if spatial_dims == 2:
-        shape = (1, *shape[1:])
-
-    def make(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, label = make_phantom(index, shape=shape, spacing=spacing, seed=seed)
-        return (image, label) if spatial_dims == 3 else (_to_8_bit(image[0]), label[0])
-
-    if spatial_dims == 2:
-        return write_pictures(out, names, make, labels=LABELS, num_threads=num_threads)
-    title = "Procedural abdominal CT phantoms with a labelled spleen"
     return write_volumes(
-        out, names, make, title=title, channels=("CT",), labels=LABELS, spacing=spacing, num_threads=num_threads
+        Path(out),
+        numbered("phantom", num_cases),
+        lambda index: make_phantom(index, shape=shape, spacing=spacing, seed=seed),
+        title="Procedural abdominal CT phantoms with a labelled spleen",
+        channels=("CT",),
+        labels=LABELS,
+        spacing=spacing,
+        num_threads=num_threads,
     )
 
 
@@ -163,7 +151,6 @@ def draw_anatomy(rng: np.random.Generator) -> Anatomy:
         muscle_hu=45 + shift + float(rng.normal(0, 3)),
         bone_hu=float(rng.uniform(300, 450)),
         rib_phase=float(rng.uniform(0, 2 * np.pi)),
-        shift_hu=shift,
         noise_hu=float(rng.uniform(20, 30)),
         organs=tuple(organs),
     )
@@ -362,8 +349,3 @@ def _upsampling(n: int, num_knots: int) -> np.ndarray:
     """(n, num_knots) weights of linear interpolation from evenly spaced knots."""
     place = np.linspace(0, num_knots - 1, n, dtype=np.float32)[:, None]
     return np.clip(1 - np.abs(place - np.arange(num_knots, dtype=np.float32)), 0, None)
-
-
-def _to_8_bit(hu: np.ndarray) -> np.ndarray:
-    low, high = _PNG_WINDOW
-    return np.rint(np.clip((hu - low) / (high - low), 0, 1) * 255).astype(np.uint8)

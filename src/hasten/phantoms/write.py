@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from hasten.cases.nifti import write_nifti
 from hasten.files import naming
@@ -42,7 +41,7 @@ def write_volumes(
             write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
 
     run_parallel(write, len(names), num_threads, out)
-    _write_json(
+    write_json(
         out / "dataset.json",
         {
             "name": "Phantom",
@@ -61,23 +60,6 @@ def write_volumes(
     return out
 
 
-def write_pictures(
-    out: Path, names: Sequence[str], make: Make, *, labels: Mapping[int, str], num_threads: int = 2
-) -> Path:
-    """Write images/ and labels/ of 8-bit PNG files from `make`, (H, W) uint8 each, and labels.json; returns `out`."""
-    folders = ("images", "labels")
-    for folder in folders:
-        (out / folder).mkdir(parents=True, exist_ok=True)
-
-    def write(index: int) -> None:
-        for folder, array in zip(folders, make(index), strict=True):
-            Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
-
-    run_parallel(write, len(names), num_threads, out)
-    _write_json(out / "labels.json", {str(value): name for value, name in labels.items()})
-    return out
-
-
 def numbered(stem: str, count: int) -> list[str]:
     """`stem_000`, `stem_001`, ...: names that sort by their number. Raises ValueError below 1."""
     if count < 1:
@@ -91,7 +73,8 @@ def run_parallel(write: Callable[[int], None], count: int, num_threads: int, out
         list(pool.map(write, range(count)))
 
 
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write `content` as readable JSON. An OSError names `path`."""
     with naming(path):
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -132,17 +132,21 @@ def cover(axes: Sequence[Axis], cell: Triple, weight: Tensor) -> Tensor:
 
 
 HOST = torch.device("cpu")
-_Slot = tuple[slice, slice, slice]
+Box = tuple[slice, ...]
+"""Voxels of a part of a volume, along D, H and W."""
 
 
 class Sink:
     """Receives complete cells."""
 
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+    repeatable = True
+    """Whether `take` may be called again where it ran out of memory."""
+
+    def room(self, slot: Box, like: Tensor) -> Tensor | None:
         """Memory of the result itself for a cell's sums, (K, *slot), or None. `like`: (K, ...) scores."""
         return None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         """sums: (K, d, h, w) of one cell; weights: gives what they are to be divided by, (d, h, w)."""
         raise NotImplementedError
 
@@ -154,20 +158,21 @@ class Sink:
 class ArgmaxSink(Sink):
     """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed.
 
-    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result: `highest` gives the class index,
-    `above_zero` the masks of classes that may overlap.
+    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result, as `highest` does; or of classes that may
+    overlap their masks, where sums are above 0.
     """
 
     def __init__(self, decide: Callable[[Tensor], Tensor], shape: Triple, device: torch.device) -> None:
         self._decide, self._shape, self._device = decide, shape, device
         self._out: Tensor | None = None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         result = self._decide(sums)
         if self._out is None:
             with torch.inference_mode(False):  # a result that its owner may change
                 self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
-        self._out[(..., *slot)] = result.to(self._device)
+        d, h, w = slot
+        self._out[..., d, h, w] = result.to(self._device)
 
     def result(self) -> Tensor:
         assert self._out is not None
@@ -182,11 +187,11 @@ class Scores(Sink):
         self._allocate, self._sums = room, sums
         self._out: Tensor | None = None
 
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+    def room(self, slot: Box, like: Tensor) -> Tensor | None:
         out = self._room(len(like))
         return out[(slice(None), *slot)] if out.dtype == self._sums and out.device == like.device else None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
         out = self._room(len(sums))[(slice(None), *slot)]
         divisor = weights().to(sums.device)
         if sums.data_ptr() == out.data_ptr():
@@ -217,7 +222,8 @@ def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
 class Canvas:
     """One volume's cells."""
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: Sequence[Axis]
+    """Axes D, H and W."""
     weight: Tensor
     """(d, h, w) float32 of a window."""
     sink: Sink
@@ -225,22 +231,16 @@ class Canvas:
     """Data type of the sums."""
     device: torch.device
     """Device of the sums; they move to the host where it has no room."""
-    cells: dict[Triple, Tensor]
+    cells: dict[Triple, Tensor] = dataclasses.field(default_factory=dict)
     """(K, d, h, w) sums of each cell that waits for further windows, by its number along each axis."""
-    waiting: dict[Triple, int]
+    waiting: dict[Triple, int] = dataclasses.field(init=False)
     """Number of windows that each cell still waits for."""
 
-    @classmethod
-    def make(
-        cls, axes: tuple[Axis, Axis, Axis], weight: Tensor, sink: Sink, dtype: torch.dtype, device: torch.device
-    ) -> Canvas:
-        """A canvas without sums. weight: (d, h, w) of a window, on any device."""
-        counts = [[len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in axes]
-        waiting = {
-            (d, h, w): counts[0][d] * counts[1][h] * counts[2][w]
-            for d, h, w in product(*(range(len(axis.cells)) for axis in axes))
-        }
-        return cls(axes, weight.to(device), sink, dtype, device, {}, waiting)
+    def __post_init__(self) -> None:
+        self.weight = self.weight.to(self.device)
+        depth, height, width = ([len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in self.axes)
+        cells = product(enumerate(depth), enumerate(height), enumerate(width))
+        self.waiting = {(d, h, w): along * down * across for (d, along), (h, down), (w, across) in cells}
 
     def windows(self) -> Iterator[Triple]:
         """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
@@ -249,11 +249,10 @@ class Canvas:
             indices = dict(zip(order, numbers, strict=True))
             yield indices[0], indices[1], indices[2]
 
-    def place(self, window: Triple) -> _Slot:
+    def place(self, window: Triple) -> Box:
         """The window's voxels in the padded volume. `weight` has its size."""
         starts = (axis.starts[number] for axis, number in zip(self.axes, window, strict=True))
-        d, h, w = (slice(start, start + side) for start, side in zip(starts, self.weight.shape, strict=True))
-        return d, h, w
+        return tuple(slice(start, start + side) for start, side in zip(starts, self.weight.shape, strict=True))
 
     @property
     def done(self) -> bool:
@@ -267,7 +266,8 @@ class Canvas:
             self._with_room(partial(self._put, cell, parts, score))
             self.waiting[cell] -= 1
             if not self.waiting[cell]:
-                self._with_room(partial(self._hand_on, cell))
+                hand_on = partial(self._hand_on, cell)
+                self._with_room(hand_on) if self.sink.repeatable else hand_on()
                 del self.waiting[cell], self.cells[cell]
 
     def _with_room(self, act: Callable[[], None]) -> None:
@@ -296,24 +296,16 @@ class Canvas:
         d, h, w = (part.in_window for part in parts)
         piece, weight = self._near(score[:, d, h, w]), self.weight[d, h, w]
         sums = self.cells.get(cell)
+        if sums is None and all(part.whole for part in parts):
+            # The first window covers all of the cell: nothing to clear and nothing to read.
+            room = self.sink.room(self._slot(cell), piece)
+            self.cells[cell] = torch.mul(piece, weight, out=room).to(self.device, self.dtype)
+            return
         if sums is None:
-            sums = self._first(cell, piece, weight, whole=all(part.whole for part in parts))
-            if sums is not None:
-                self.cells[cell] = sums
-                return
             sums = self._blank(cell, piece)
         d, h, w = (part.in_cell for part in parts)
         sums[:, d, h, w].addcmul_(piece, weight)
         self.cells[cell] = sums
-
-    def _first(self, cell: Triple, piece: Tensor, weight: Tensor, *, whole: bool) -> Tensor | None:
-        """A cell's sums, where the first window covers all of it: nothing to clear and nothing to read."""
-        if not whole:
-            return None
-        room = self.sink.room(self._slot(cell), piece)
-        if room is None:
-            return (piece * weight).to(self.device, self.dtype)
-        return torch.mul(piece, weight, out=room)
 
     def _blank(self, cell: Triple, piece: Tensor) -> Tensor:
         room = self.sink.room(self._slot(cell), piece)
@@ -328,9 +320,8 @@ class Canvas:
     def _hand_on(self, cell: Triple) -> None:
         self.sink.take(self._slot(cell), self.cells[cell], lambda: cover(self.axes, cell, self.weight))
 
-    def _slot(self, cell: Triple) -> _Slot:
+    def _slot(self, cell: Triple) -> Box:
         cuts = (axis.cells[number] for axis, number in zip(self.axes, cell, strict=True))
-        d, h, w = (
+        return tuple(
             slice(cut.start - axis.before, cut.stop - axis.before) for cut, axis in zip(cuts, self.axes, strict=True)
         )
-        return d, h, w

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +116,20 @@ def _differences(first: Member, other: Member, settings: str) -> Iterable[str]:
         if was != now:
             yield f"{other.where}: {name} {text_of(now)} instead of {text_of(was)}"
     one, two = (flat(from_dict(member.content["config"], where=str(member.where))) for member in (first, other))
-    for name in changed_settings(one, two):
+    for name, text in changed_settings(one, two).items():
         if fnmatchcase(name, settings) and name not in _OF_A_FOLD:
-            yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(one[name])}"
+            yield f"{other.where}: {text}"
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of the settings, as `flat` gives them, that differ, but for those of the machine."""
-    return [
-        name
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """The settings, as `flat` gives them, that differ, but for those of the machine; each with how, for a message."""
+    return {
+        name: f"{name}={text_of(value)} instead of {text_of(before[name])}"
         for name, value in now.items()
         if value != before[name]
         and rule_of(name, RUN_RULES).kind != "machine"
         and not (name == "data.source" and same_source(before[name], value))
-    ]
+    }
 
 
 class Ensemble(nn.Module):
@@ -143,13 +144,9 @@ class Ensemble(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, K, *S) float32. image: (B, C, *S)."""
-        total: Tensor | None = None
-        for network in self.networks:
-            scores = first_output(network(image), image.ndim).float()
-            share = scores.sigmoid() if self.overlapping else scores.softmax(1)
-            total = share if total is None else total.add_(share)
-        assert total is not None
-        mean = total / len(self.networks)
+        every = (first_output(network(image), image.ndim).float() for network in self.networks)
+        shares = (scores.sigmoid() if self.overlapping else scores.softmax(1) for scores in every)
+        mean = reduce(Tensor.add_, shares) / len(self.networks)
         return mean - 0.5 if self.overlapping else mean
 
 
@@ -160,9 +157,9 @@ def joined(inferences: Sequence[Inference], where: Path) -> Inference:
     """
     depth, height, width = (math.lcm(*sides) for sides in zip(*(each.divisor for each in inferences), strict=True))
     unit, first = (depth, height, width), inferences[0]
-    if any(side % by for side, by in zip(first.patch, unit, strict=True)):
+    if any(side % by for side, by in zip(first.window, unit, strict=True)):
         raise ValueError(
-            f"{where}: its windows of {list(first.patch)} voxels are no multiple of {list(unit)}, as the other "
+            f"{where}: its windows of {list(first.window)} voxels are no multiple of {list(unit)}, as the other "
             "networks ask; train them with the same sample.patch, or predict with one of them"
         )
     return dataclasses.replace(first, divisor=unit)

@@ -57,7 +57,13 @@ def check_labelled(
         if present < _FEWEST_CASES or sum(column) < _RARE * labelled:
             lines = few if present < _FEWEST_CASES else rare
             lines.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
-    messages = _warnings(case_set.name, few, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+    kinds = {f"in fewer than {_FEWEST_CASES} cases": few, "have next to no voxels": rare}
+    messages = tuple(
+        f"{case_set.name}: classes {what}, too few to learn and to score: {first_few(lines)} (voxels, of {labelled} "
+        f"labelled ones in {len(arena.ids)} cases); add cases, or correct the label maps or the declared labels"
+        for what, lines in kinds.items()
+        if lines
+    )
     # Where a class is annotated, not all is ignored; so the label maps of the others alone are read.
     used = arena.index(tuple(case.id for case in (*train, *validation))) if case_set.ignore is not None else ()
     bare = [case for case in used if not any(arena.num_voxels[case])]
@@ -114,17 +120,6 @@ def size_warning(size: float, trained: dict[str, float], dims: int) -> str | Non
 
 def _classes(case_set: CaseSet) -> list[str]:
     return [f"{name} (value {value})" for value, name in sorted(case_set.labels.items())][1:]
-
-
-def _warnings(name: str, few: list[str], rare: list[str], unit: str) -> tuple[str, ...]:
-    """A warning for classes in too few cases, and one for those with too few voxels."""
-    kinds = {f"in fewer than {_FEWEST_CASES} cases": few, "have next to no voxels": rare}
-    return tuple(
-        f"{name}: classes {what}, too few to learn and to score: {first_few(lines)} ({unit}); add cases, or correct "
-        "the label maps or the declared labels"
-        for what, lines in kinds.items()
-        if lines
-    )
 
 
 def training_spacing(spacings: Sequence[Spacing]) -> dict[str, list[float]]:

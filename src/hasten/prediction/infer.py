@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ from hasten.config.schema import Triple
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import divisor
 from hasten.nets.surgery.gpu_forms import gpu_forms
-from hasten.prediction.canvas import HOST, ArgmaxSink, Mode
+from hasten.prediction.canvas import HOST, ArgmaxSink, Box, Mode
 from hasten.prediction.regrid import Planes, RegridSink, thick_axis
-from hasten.prediction.scores import above_zero, averaged, first_output, highest
-from hasten.prediction.windows import Box, Windows, available_bytes, bands, slide, slow_axis, volume_shape, widened
+from hasten.prediction.scores import averaged, first_output, highest
+from hasten.prediction.windows import Windows, available_bytes, bands, slide, slow_axis, volume_shape, widened
 from hasten.prepare.types import Geometry
 from hasten.runtime.allocator import kept_memory
 from hasten.runtime.core_follower import follow_cores
@@ -38,29 +38,24 @@ _IN_PIECES = "out of memory with a volume of %s in one piece; going on with wind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inference:
+class Inference(Windows):
     """Inference settings: how a network is applied to volumes of any size."""
 
-    patch: Triple
-    """Window (D, H, W), a multiple of the network's divisor."""
+    overlap: float
+    mode: Mode = "gaussian"
+    reuse_constant: bool = True
     divisor: Triple
+    """What each side of `window` is a multiple of, as the network asks."""
     whole_up_to: int
     """A volume of at most this many voxels, padded, goes through the network in one piece."""
-    overlap: float
-    batch_size: int
     precision: str
     channels_last: bool
     spatial_dims: int
-    device: torch.device
     fused_kernels: bool = False
     """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
     `fused_norms`."""
-    mode: Mode = "gaussian"
-    """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
-    sums_on_host: bool = False
-    """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
     """Whether the scores are of classes that may overlap, each held where its score is above 0."""
     classes: int = 0
@@ -71,16 +66,17 @@ class Inference:
 
 @torch.inference_mode()
 def infer_labels(network: nn.Module, volumes: Sequence[Tensor], inference: Inference) -> Iterator[tuple[int, Tensor]]:
-    """Yield (position in `volumes`, (D, H, W) uint8 class index on the device), each as soon as it is known.
+    """Yield (position in `volumes`, (D, H, W) class index on the device), each as soon as it is known.
 
-    Where classes overlap, it is (K, D, H, W) bool, the voxels that each holds.
+    The index is uint8, int16 of more than 256 classes. Where classes overlap, it is (K, D, H, W) bool, the voxels that
+    each holds.
 
     volumes: (C, D, H, W) tensors of any float dtype, on any device. Windows of several large volumes share a batch;
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
     that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    several_parts = any(len(_parts(volume_shape(volume), inference, halo=0)) > 1 for volume in volumes)
-    with _memory(inference, short=several_parts):
+    bands_of = [_bands(volume_shape(volume), inference, halo=0) for volume in volumes]
+    with _memory(inference, short=any(len(boxes) > 1 for boxes in bands_of)):
         # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
         groups: dict[Triple, list[int]] = {}
         large: list[int] = []
@@ -88,26 +84,32 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], inference: Infer
             size = padded_size(volume_shape(volume), inference)
             (groups.setdefault(size, []) if prod(size) <= inference.whole_up_to else large).append(position)
         for size, group in groups.items():
-            yield from _in_one_piece(network, volumes, group, size, inference, large)
-        yield from _by_windows(network, volumes, large, inference)
+            rest, whole = dict.fromkeys(group), [(at, _all_of(volumes[at])) for at in group]
+            with out_of_memory_ends_block():
+                for position, labels in _decided(network, volumes, whole, _in_one(size, inference)):
+                    del rest[position]
+                    yield position, labels
+            if rest:
+                log.warning(_IN_PIECES, size, inference.window)
+            large += rest
+        boxes = [(position, box) for position in large for box in bands_of[position]]
+        yield from _decided(network, volumes, boxes, inference)
 
 
-def _by_windows(
-    network: nn.Module, volumes: Sequence[Tensor], large: list[int], inference: Inference
+def _decided(
+    network: nn.Module, volumes: Sequence[Tensor], boxes: Sequence[tuple[int, Box]], inference: Inference
 ) -> Iterator[tuple[int, Tensor]]:
-    boxes = [
-        (position, box) for position in large for box in _bands(volume_shape(volumes[position]), inference, halo=0)
-    ]
+    """What `infer_labels` yields. boxes: positions in `volumes` and the part to decide, those of a volume in a row."""
     sinks: dict[int, ArgmaxSink] = {}
 
     def sink(number: int, shape: Triple) -> ArgmaxSink:
-        decide = above_zero if inference.overlapping else highest
+        decide = (lambda sums: sums > 0) if inference.overlapping else highest
         return sinks.setdefault(boxes[number][0], ArgmaxSink(decide, shape, inference.device))
 
     results = slide(
-        lambda batch, _: network_scores(network, batch, inference),
+        lambda batch: network_scores(network, batch, inference),
         (volumes[position] for position, _ in boxes),
-        _windows(inference),
+        inference,
         sink,
         within=lambda number: boxes[number][1],
     )
@@ -124,15 +126,11 @@ def _memory(inference: Inference, *, short: bool) -> AbstractContextManager[obje
     return kept_memory() if inference.device.type == "cpu" and not short else nullcontext()
 
 
-def _parts(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
+def _bands(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
     budget = inference.sums_bytes
     if budget is None:
-        budget = available_bytes(HOST if inference.sums_on_host else inference.device) // 2
-    return bands(shape, _windows(inference), inference.classes, budget, halo=halo)
-
-
-def _bands(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
-    parts = _parts(shape, inference, halo=halo)
+        budget = available_bytes(inference.sums_device or inference.device) // 2
+    parts = bands(shape, inference, inference.classes, budget, halo=halo)
     if len(parts) > 1:
         log.info(
             "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(parts)
@@ -159,21 +157,31 @@ def infer_on_grid(
     if new_shape == shape and planes is None:
         ((_, labels),) = infer_labels(network, [volume], inference)
         return labels
+
+    def decided(boxes: Sequence[Box], inference: Inference) -> Tensor:
+        device, axis = inference.sums_device or inference.device, slow_axis(shape, inference)
+        grid = partial(RegridSink, shape, new_shape, device, axis=axis, nearest=nearest, planes=planes, whole=[])
+        results = slide(
+            lambda batch: network_scores(network, batch, inference),
+            [volume] * len(boxes),
+            inference,
+            lambda number, _: grid(overlapping=inference.overlapping, part=boxes[number]),
+            within=lambda number: widened(boxes[number], shape),
+        )
+        return [labels for _, labels in results][-1]
+
     # With `planes` all scores of a plane are needed at once, so memory sets no limit.
     boxes = _bands(shape, inference if planes is None else dataclasses.replace(inference, sums_bytes=_NO_LIMIT), halo=1)
     with _memory(inference, short=len(boxes) > 1):
-        if prod(padded_size(shape, inference)) <= inference.whole_up_to:
+        if prod(size := padded_size(shape, inference)) <= inference.whole_up_to:
             with out_of_memory_ends_block():
-                return _whole_on_grid(
-                    network, volume, _sink_on_grid(shape, new_shape, inference, nearest, planes), inference
-                )
-            log.warning(_IN_PIECES, shape, inference.patch)
+                return decided([_all_of(volume)], _in_one(size, inference))
+            log.warning(_IN_PIECES, shape, inference.window)
         with out_of_memory_ends_block(inference.device != HOST):
-            return _slide_on_grid(network, volume, new_shape, inference, nearest, boxes, planes)
+            return decided(boxes, inference)
         log.warning("out of memory on %s; scores are gathered in host memory", inference.device)
-        inference = dataclasses.replace(inference, sums_on_host=True)
-        boxes = [*boxes] if planes is not None else _bands(shape, inference, halo=1)
-        return _slide_on_grid(network, volume, new_shape, inference, nearest, boxes, planes)
+        inference = dataclasses.replace(inference, sums_device=HOST)
+        return decided(boxes if planes is not None else _bands(shape, inference, halo=1), inference)
 
 
 def infer_on_own_grid(
@@ -184,54 +192,13 @@ def infer_on_own_grid(
     return infer_on_grid(network, volume, geometry.crop_shape, inference, nearest=nearest, planes=planes)
 
 
-def _sink_on_grid(
-    shape: Triple, new_shape: Triple, inference: Inference, nearest: int | None, planes: Planes | None, **part: Any
-) -> RegridSink:
-    device = HOST if inference.sums_on_host else inference.device
-    axis = slow_axis(shape, _windows(inference))
-    return RegridSink(
-        shape, new_shape, device, axis=axis, nearest=nearest, overlapping=inference.overlapping, planes=planes, **part
-    )
+def _in_one(size: Triple, inference: Inference) -> Inference:
+    """One window for all of a volume that is padded to this size."""
+    return dataclasses.replace(inference, window=size, mode="constant")
 
 
-def _whole_on_grid(network: nn.Module, volume: Tensor, sink: RegridSink, inference: Inference) -> Tensor:
-    shape = volume_shape(volume)
-    scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, inference), inference)
-    everything = slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2])
-    sink.take(everything, scores[(0, slice(None), *place)], lambda: torch.ones(()))
-    return sink.result()
-
-
-def _slide_on_grid(
-    network: nn.Module,
-    volume: Tensor,
-    new_shape: Triple,
-    inference: Inference,
-    nearest: int | None,
-    boxes: Sequence[Box],
-    planes: Planes | None,
-) -> Tensor:
-    shape, whole = volume_shape(volume), list[Tensor]()
-    results = slide(
-        lambda batch, _: network_scores(network, batch, inference),
-        [volume] * len(boxes),
-        _windows(inference),
-        lambda number, _: _sink_on_grid(shape, new_shape, inference, nearest, planes, part=boxes[number], whole=whole),
-        within=lambda number: widened(boxes[number], shape),
-    )
-    return [labels for _, labels in results][-1]
-
-
-def _windows(inference: Inference) -> Windows:
-    return Windows(
-        window=inference.patch,
-        overlap=(inference.overlap, inference.overlap, inference.overlap),
-        batch_size=inference.batch_size,
-        device=inference.device,
-        mode=inference.mode,
-        sums_device=torch.device("cpu") if inference.sums_on_host else None,
-        reuse_constant=True,
-    )
+def _all_of(volume: Tensor) -> Box:
+    return tuple(slice(0, side) for side in volume_shape(volume))
 
 
 def padded_size(shape: Triple, inference: Inference) -> Triple:
@@ -240,7 +207,7 @@ def padded_size(shape: Triple, inference: Inference) -> Triple:
     """
     depth, height, width = (
         max(patch, -(-size // unit) * unit)
-        for size, patch, unit in zip(shape, inference.patch, inference.divisor, strict=True)
+        for size, patch, unit in zip(shape, inference.window, inference.divisor, strict=True)
     )
     return depth, height, width
 
@@ -260,60 +227,13 @@ def network_scores(network: nn.Module, image: Tensor, inference: Inference) -> T
     return averaged(once, inference.flip_axes)(image)
 
 
-def _in_one_piece(
-    network: nn.Module,
-    volumes: Sequence[Tensor],
-    group: list[int],
-    size: Triple,
-    inference: Inference,
-    large: list[int],
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the labels of volumes that are padded to one size. Where not even one fits, the rest joins `large`."""
-    at_once, first = inference.batch_size, 0
-    while first < len(group):
-        batch = group[first : first + at_once]
-        results = list[Tensor]()
-        with out_of_memory_ends_block():
-            results = _whole(network, [volumes[at] for at in batch], size, inference)
-        if results:
-            yield from zip(batch, results, strict=True)
-            first += len(batch)
-        elif len(batch) > 1:
-            at_once = len(batch) // 2
-            log.warning("out of memory with %d volumes of %s at once; going on with %d", len(batch), size, at_once)
-        else:
-            log.warning(_IN_PIECES, size, inference.patch)
-            large.extend(group[first:])
-            return
-
-
-def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, inference: Inference) -> list[Tensor]:
-    scores, places = _scores_of_whole(network, volumes, size, inference)
-    labels = scores > 0 if inference.overlapping else scores.max(1)[1].to(torch.uint8)
-    return [labels[(number, ..., *place)] for number, place in enumerate(places)]
-
-
-def _scores_of_whole(
-    network: nn.Module, volumes: list[Tensor], size: Triple, inference: Inference
-) -> tuple[Tensor, list[tuple[slice, slice, slice]]]:
-    """(B, K, *size) scores of volumes that are padded to one size, and where each of them lies in it."""
-    batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=inference.device)
-    places = []
-    for number, volume in enumerate(volumes):
-        corner = [(room - side) // 2 for room, side in zip(size, volume_shape(volume), strict=True)]
-        d, h, w = (slice(start, start + side) for start, side in zip(corner, volume_shape(volume), strict=True))
-        batch[number, :, d, h, w] = volume.to(inference.device, torch.float32)
-        places.append((d, h, w))
-    return network_scores(network, batch, inference), places
-
-
 def inference_of(
     config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
 ) -> Inference:
     """Inference settings of a run. classes: number of outputs. overlapping: whether the outputs are regions."""
     infer, variant, fused = config.infer, variant_of(config.train), config.train.fused_kernels
     return Inference(
-        patch=infer.patch,
+        window=infer.patch,
         divisor=divisor(config.network),
         whole_up_to=math.prod(infer.patch),
         overlap=infer.overlap,

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -86,14 +86,14 @@ def _number(path: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def write_errors(target: Path) -> Iterator[None]:
+def write_errors(
+    target: Path, what: str = "cannot be written", remedy: str = "free some space or choose another --out"
+) -> Iterator[None]:
     """An OSError inside is a ValueError that names `target` and the remedy."""
     try:
         yield
     except OSError as error:
-        raise ValueError(
-            f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
-        ) from None
+        raise ValueError(f"{target}: {what} ({error.strerror}); {remedy}") from None
 
 
 def write_file(target: Path, data: bytes) -> None:
@@ -108,13 +108,11 @@ def write_file(target: Path, data: bytes) -> None:
 def make_folder(out: Path) -> bool:
     """Make `out` ready for writing, and return whether it is new. Raises ValueError where that fails."""
     is_new = not out.exists()
-    try:
+    with write_errors(out, "cannot be written to", "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
         # A real write: permission bits say nothing about read-only mounts or a superuser.
         with tempfile.TemporaryFile(dir=out) as probe:
             probe.write(b"\0")
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
     return is_new
 
 
@@ -124,16 +122,12 @@ def scratch(out: Path, shape: Sequence[int]) -> np.ndarray:
     Raises ValueError where the disk has no room for it.
     """
     size = 2 * prod(shape)
-    try:
-        with tempfile.TemporaryFile(dir=out) as file:
-            # Space that is reserved can't run out later, when a write through the mapping would kill the process.
-            os.posix_fallocate(file.fileno(), 0, size)
-            return np.memmap(file, np.float16, "r+", shape=tuple(shape))
-    except OSError as error:
-        raise ValueError(
-            f"{out}: has no room for {size / 1e9:.2g} GB of probabilities ({error.strerror}); free some space, choose "
-            "another --out or leave out --probabilities"
-        ) from None
+    what = f"has no room for {size / 1e9:.2g} GB of probabilities"
+    remedy = "free some space, choose another --out or leave out --probabilities"
+    with write_errors(out, what, remedy), tempfile.TemporaryFile(dir=out) as file:
+        # Space that is reserved can't run out later, when a write through the mapping would kill the process.
+        os.posix_fallocate(file.fileno(), 0, size)
+        return np.memmap(file, np.float16, "r+", shape=tuple(shape))
 
 
 def write_probabilities(target: Path, array: np.ndarray, classes: Sequence[str]) -> None:
@@ -174,14 +168,13 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
     return path.stat().st_mtime
 
 
-def image_sizes(out: Path) -> dict[str, int]:
-    """Name of each label map in `out` to the bytes of the image that it was predicted from, by prediction.json."""
-    return (read_settings(out / PREDICTION_JSON) or {}).get("images", {})
+def recorded(out: Path, what: Literal["images", "training_cases"]) -> dict[str, Any]:
+    """What prediction.json says of label maps in `out`, by their names.
 
-
-def training_cases(out: Path) -> dict[str, list[str]]:
-    """Label maps in `out` of cases that the networks were trained on, with the runs of these, by prediction.json."""
-    return (read_settings(out / PREDICTION_JSON) or {}).get("training_cases", {})
+    images: bytes of the image that each was predicted from. training_cases: of cases that the networks were trained on,
+    the runs of these.
+    """
+    return (read_settings(out / PREDICTION_JSON) or {}).get(what, {})
 
 
 def write_settings(
@@ -189,7 +182,7 @@ def write_settings(
 ) -> None:
     """Write `out`/prediction.json. One with the same settings keeps its time and what it says of other label maps.
 
-    trained: as `training_cases` gives them. Raises ValueError.
+    trained: as `recorded` gives them. Raises ValueError.
     """
     path = out / PREDICTION_JSON
     before, time = read_settings(path), None

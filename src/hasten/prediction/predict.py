@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hasten.cases.read import check_finite, read_image
-from hasten.cases.types import Case, Volume
+from hasten.cases.dicom import is_series
+from hasten.cases.formats import is_picture, named_files, read_file_header, stem
+from hasten.cases.read import check_finite, misplaced_files, read_image
+from hasten.cases.types import Case, Volume, is_flat
 from hasten.checkpoint.recorded_split import trained_on
 from hasten.checkpoint.weights import run_of
-from hasten.config.patterns import SHOWN, listing
+from hasten.config.patterns import SHOWN, first_few, listing
 from hasten.config.schema import PrepareConfig
 from hasten.files import size_of
 from hasten.prediction.ensemble import Member, read_members, with_infer
-from hasten.prediction.inputs import find_cases
 from hasten.prediction.model import Model, load_members, predict_labels
 from hasten.prediction.outputs import (
     PREDICTION_JSON,
     deciding_settings,
-    image_sizes,
     label_names,
     label_targets,
     make_folder,
+    recorded,
     scratch,
     write_errors,
     write_label,
@@ -42,6 +44,110 @@ from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
 from hasten.runtime.core_follower import cores_followed
 from hasten.runtime.device import current_device
+
+_CHANNEL = re.compile(r"(.+)_\d{4}")
+
+
+class _File(NamedTuple):
+    path: Path
+    shape: tuple[int, int, int]
+    num_channels: int
+
+
+def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: int) -> list[Case]:
+    """The cases of image files, and of the image files in folders, in the order given and by name within a folder.
+
+    Where the network takes several channels, files `NAME_0000`, `NAME_0001`, ... are the channels of the case NAME; a
+    file that holds all the channels is a case by itself. Where every file of a folder, or every file that is named by
+    itself, ends in `_0000`, that is taken off: so nnU-Net names cases of one channel. Raises one ValueError that lists
+    every input whose header cannot be read, whose channels are not numbered from 0, or that has another number of
+    channels or dimensions than the network was trained on.
+    """
+    files: list[_File] = []
+    unreadable: list[str] = []
+    named = {path: _listed(path) for path in inputs}
+    names = _names([path for path, listed in named.items() if listed == [path]])
+    for path, listed in named.items():
+        names.update(_names(listed) if listed != [path] else {})
+        for file in listed:
+            try:
+                files.append(_File(file, *read_file_header(file)[:2]))
+            except ValueError as error:
+                unreadable.append(str(error))
+    groups: dict[tuple[Path, str], list[_File]] = {}
+    for image in {image.path: image for image in files}.values():
+        groups.setdefault(_case_of(image, len(channels), names), []).append(image)
+    unfit = [_mismatch(name, group, channels, spatial_dims) for (_, name), group in groups.items()]
+    problems = [unreadable, [problem for problem in unfit if problem]]
+    count = sum(map(len, problems))
+    if count:
+        raise ValueError(listing(problems, f"{count} inputs can't be predicted, so nothing was written"))
+    cases = [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
+    told: dict[Path, float] = {}
+    for case in cases:
+        if len(case.image) > 1:
+            told |= misplaced_files(case, read_file_header(case.image[0]))
+    if told:
+        log.warning(
+            "the corners of %d files lie beside those of the first image of their case, by up to %.2g voxels: %s",
+            len(told),
+            max(told.values()),
+            first_few(told),
+        )
+    return cases
+
+
+def _listed(path: Path) -> list[Path]:
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder; name an image, or a folder of images")
+    files = [file for _, file in named_files(path)] if path.is_dir() and not is_series(path) else [path]
+    if not files:
+        raise ValueError(f"{path}: holds no image files; name an image, or a folder of images")
+    return files
+
+
+def _names(files: list[Path]) -> dict[Path, str]:
+    """Shorter names where each file is a case of nnU-Net's, with its only channel."""
+    if not all(stem(file).endswith("_0000") and len(stem(file)) > 5 for file in files):
+        return {}
+    return {file: stem(file)[:-5] for file in files}
+
+
+def _case_of(file: _File, num_channels: int, names: dict[Path, str]) -> tuple[Path, str]:
+    """The key of a case, and its name: files that hold one channel of several share both."""
+    name = names.get(file.path, stem(file.path))
+    part = _CHANNEL.fullmatch(name)
+    return (file.path.parent, part[1]) if part and file.num_channels < num_channels else (file.path, name)
+
+
+def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_dims: int) -> str | None:
+    """Why a case can't go through the network; None if it can."""
+    first, count = group[0], sum(file.num_channels for file in group)
+    if count != len(channels):
+        several = f" and {len(group) - 1} more of case {name}" if len(group) > 1 else ""
+        hint = f"; its files must end in _0000 to _{len(channels) - 1:04d}" if len(channels) > 1 else ""
+        return (
+            f"{first.path}{several}: {count} channel{'' if count == 1 else 's'}, but the network was trained on "
+            f"{len(channels)} ({', '.join(channels)}); give every case those channels{hint}"
+        )
+    numbers = sorted(stem(file.path)[-4:] for file in group)
+    wanted = [f"{number:04d}" for number in range(len(group))]
+    if len(group) > 1 and numbers != wanted:
+        return (
+            f"{first.path}: the files of case {name} end in {', '.join(numbers)}, but channels are counted from 0 "
+            f"({', '.join(wanted)}); rename them in the order {', '.join(channels)}"
+        )
+    flat = is_flat(first.shape)
+    # A volume of one slice (D) may go through a 3-D network; a picture lies nowhere in space.
+    deep = not is_picture(first.path) and (not flat or first.shape[0] == 1)
+    if not (flat if spatial_dims == 2 else deep):
+        kind = "2-D picture" if flat else "3-D image"
+        return (
+            f"{first.path}: a {kind} of shape {first.shape} (D, H, W), but the network was trained on "
+            f"{spatial_dims}-D images; leave it out"
+        )
+    return None
+
 
 log = logging.getLogger(__name__)
 
@@ -132,21 +238,19 @@ def predict_cases(
     tick: Tick | None = None,
 ) -> list[Path]:
     """`predict` for known cases. cleanings: what is done to the label maps. model: `members`, loaded."""
-    targets = [out / name for name in label_names(cases, ending)]
     settings = deciding_settings(members, cleanings or {})
     since = written_since(out, settings, overwrite=overwrite) if resume else None
     files = [
-        [target, *([out / f"{case.id}.npz"] if probabilities else [])]
-        for target, case in zip(targets, cases, strict=True)
+        [out / name, *([out / f"{case.id}.npz"] if probabilities else [])]
+        for name, case in zip(label_names(cases, ending), cases, strict=True)
     ]
-    to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=image_sizes(out))
+    to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=recorded(out, "images"))
+    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     is_new = make_folder(out)
-    wanted = [(target, case) for target, case, each in zip(targets, cases, to_write, strict=True) if each]
-    images = {target.name: case.image for target, case in wanted}
+    images = {of_case[0].name: case.image for case, of_case in jobs}
     trained = trained_on([run_of(member.where) for member in members], images, "image")
     write_settings(out, settings, {name: size_of(image) for name, image in images.items()}, trained)
-    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     written, failures = 0, list[str]()
     with current_device(model.inference.device), cores_followed(model.inference.device):
         for error, target in _predicted(jobs, model, cleanings or {}, probabilities=probabilities):
@@ -162,7 +266,7 @@ def predict_cases(
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
         raise ValueError(f"{listing([failures], heading)}{others}")
-    return targets
+    return [of_case[0] for of_case in files]
 
 
 def _predicted(
@@ -174,52 +278,44 @@ def _predicted(
     last label map written, while the network works.
     """
     unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-        following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
-        writing: list[tuple[Future[None], Path]] = []
-
-        def written() -> Iterator[tuple[str | None, Path]]:
-            for future, target in writing:
-                error = future.exception()
-                if error is not None and not isinstance(error, (ValueError, OSError)):
-                    raise error
-                yield None if error is None else str(error), target
-            writing.clear()
-
-        for number, (case, (target, *others)) in enumerate(jobs):
+    with ThreadPoolExecutor(2) as pool:
+        reads = (pool.submit(_read, case, model.prepare) for case, _ in jobs)
+        following = next(reads, None)
+        writing: tuple[Future[str | None], Path] | None = None
+        for case, (target, *others) in jobs:
             assert following is not None
-            this = following
-            following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
-            chances = None
+            this, following = following, next(reads, None)
+            chances, failure = None, None
             try:
                 volume, prepared = this.result()
                 if probabilities:
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
                 label, warnings = predict_labels(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
-                yield from written()  # what came before is reported before
-                yield _naming(case.image[0], error), target
+                failure = str(error)
+                if str(case.image[0].parent) not in failure:  # it may name a file beside the image
+                    failure = f"{case.image[0]}: {failure}"
+            if writing is not None:
+                yield writing[0].result(), writing[1]
+                writing = None
+            if failure is not None:
+                yield failure, target
                 continue
             for images, warning in zip(unlike, warnings, strict=True):
                 if warning is not None:
                     images.append(case.image[0])
                     if len(images) <= SHOWN:
                         log.warning("%s: %s", case.image[0], warning)
-            yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             writes: list[Callable[[Path], None]] = [partial(write_label, label=cleaned, volume=volume, case=case)]
             if chances is not None:
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
-            writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
-        yield from written()
+            writing = pool.submit(_write, list(zip([target, *others], writes, strict=True))), target
+        if writing is not None:
+            yield writing[0].result(), writing[1]
     for images in unlike:
         if len(images) > SHOWN:
             log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
-
-
-def _naming(path: Path, error: Exception) -> str:
-    """The text of an error, with the image in front unless it names a file beside it."""
-    return str(error) if str(path.parent) in str(error) else f"{path}: {error}"
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:
@@ -227,10 +323,15 @@ def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:
     return volume, prepare_case(volume, None, id=case.id, spec=spec)
 
 
-def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> None:
-    for target, write in files:
-        with write_errors(target):
-            write(target)
+def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> str | None:
+    """What is wrong where a file can't be written."""
+    try:
+        for target, write in files:
+            with write_errors(target):
+                write(target)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from hasten.config.schema import Spacing, Triple
-from hasten.prediction.canvas import Sink
+from hasten.prediction.canvas import Box, Sink
 from hasten.prediction.scores import highest
 from hasten.prepare.resample import linear_taps, nearest_index
 from hasten.prepare.threads import one_torch_thread
@@ -28,7 +28,6 @@ _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
 _SLAB_VOXELS = 1 << 19
 """Number of source voxels that are processed together."""
-_Slot = tuple[slice, slice, slice]
 Planes = Callable[[int, int, Tensor, Tensor], None]
 """Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
 changed, and what is decided of them: (1, a, b) class index, or with overlapping classes (K, a, b) bool."""
@@ -74,14 +73,12 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Sums of one cell as they were handed over, with the layers' axis first."""
+    """Scores of one cell, with the layers' axis first."""
 
-    place: tuple[slice, slice, slice]
+    place: Box
     """Voxels of the piece among those of the sink's part."""
-    sums: Tensor
+    scores: Tensor
     """(K, a, b, c)."""
-    weights: Tensor
-    """(a, b, c) float32, what the sums are to be divided by."""
 
     def meets(self, first: int, stop: int) -> bool:
         return self.place[0].start < stop and self.place[0].stop > first
@@ -90,14 +87,13 @@ class _Piece:
         """The part of the piece that lies in these planes, which are then counted from `first`."""
         along, row, column = self.place
         start, end = max(first, along.start), min(stop, along.stop)
-        part = slice(start - along.start, end - along.start)
-        return _Piece((slice(start - first, end - first), row, column), self.sums[:, part], self.weights[part])
+        part = self.scores[:, start - along.start : end - along.start]
+        return _Piece((slice(start - first, end - first), row, column), part)
 
     def last_plane(self) -> _Piece:
         """A copy, which holds none of the other planes' memory."""
         along, row, column = self.place
-        place = (slice(along.stop - 1, along.stop), row, column)
-        return _Piece(place, self.sums[:, -1:].clone(), self.weights[-1:].clone())
+        return _Piece((slice(along.stop - 1, along.stop), row, column), self.scores[:, -1:].clone())
 
 
 @dataclass(slots=True)
@@ -121,6 +117,8 @@ class RegridSink(Sink):
     for the rest of their layer along `axis`. A layer is decided as soon as it is complete, and then forgotten.
     """
 
+    repeatable = False
+
     def __init__(
         self,
         shape: Triple,
@@ -131,7 +129,7 @@ class RegridSink(Sink):
         nearest: int | None = None,
         overlapping: bool = False,
         planes: Planes | None = None,
-        part: _Slot | None = None,
+        part: Box | None = None,
         whole: list[Tensor] | None = None,
     ) -> None:
         """shape: (D, H, W) of the scores. nearest: an axis along which scores are not interpolated.
@@ -158,18 +156,18 @@ class RegridSink(Sink):
         self._next = self._done = 0
         """Planes of scores, and planes of the result, that are decided."""
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        """Implements `Sink.take`. The sums (K, d, h, w) are kept as they are, so they must not change afterwards."""
+    def take(self, slot: Box, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        """Implements `Sink.take`. The sums (K, d, h, w) are kept, as scores, so they must not change afterwards."""
         along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)
         )
         existing = self._layers.get(along.start)
         layer = existing or self._layers.setdefault(along.start, self._layer(along, len(sums)))
-        shares = weights().to(sums.device).expand(sums.shape[1:]).permute(self._axes)
-        piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)), shares)
+        piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)))
         # The weights are positive, so the sums decide as their means do.
-        labels = piece.sums > 0 if self._overlapping else highest(piece.sums)[None]
+        labels = piece.scores > 0 if self._overlapping else highest(piece.scores)[None]
+        sums.div_(weights().to(sums.device))
         layer.labels[:, along.start - layer.start : along.stop - layer.start, row, column] = labels
         layer.pieces.append(piece)
         layer.missing -= labels[0].numel()
@@ -208,15 +206,15 @@ class RegridSink(Sink):
             return
         taps = [along.part(self._done, last, first), *across]
         pieces = [piece.planes(first, stop) for piece in layer.pieces if piece.meets(first, stop)]
-        classes = len(pieces[0].sums)
+        classes = len(pieces[0].scores)
         out = self._result(classes).movedim(-3 + self._axes[0], -3)[..., self._done : last, :, :]
         out = out if self._overlapping else out[None]
-        _decide(layer.labels[:, first - layer.start : stop - layer.start], pieces, taps, out)
+        means = torch.empty(stop - first, *self._shape[1:], classes, dtype=torch.float32, device=self._device)
+        for piece in pieces:
+            means[piece.place] = piece.scores.movedim(0, -1)
+        _decide(layer.labels[:, first - layer.start : stop - layer.start], means, taps, out)
         if self._planes is not None:
-            means = torch.empty(classes, stop - first, *self._shape[1:], dtype=torch.float32, device=self._device)
-            for piece in pieces:
-                means[:, *piece.place] = piece.sums / piece.weights
-            for plane, scores in enumerate(_interpolated(means, taps)):
+            for plane, scores in enumerate(_interpolated(means.movedim(-1, 0), taps)):
                 self._planes(self._axes[0], self._done + plane, scores, out[:, plane])
         self._done = last
 
@@ -234,10 +232,10 @@ def _dtype(classes: int) -> torch.dtype:
     return torch.uint8 if classes < 256 else torch.int16
 
 
-def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out: Tensor) -> None:
+def _decide(labels: Tensor, means: Tensor, taps: Sequence[Taps], out: Tensor) -> None:
     """Fill `out` (L, d', h', w') with the labels of the interpolated scores.
 
-    labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1. pieces: their scores.
+    labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1. means: (d, h, w, K) scores.
     """
     unsure = 255 if labels.dtype == torch.uint8 else -1
     least, most = labels, labels
@@ -247,7 +245,6 @@ def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out:
             least = torch.minimum(*(least[side] for side in pair))
             most = torch.maximum(*(most[side] for side in pair))
     coarse = torch.where(least == most, least, unsure)
-    rows = _Rows.make((least != most).any(0), pieces, taps)
     for axis, each in ((3, taps[2]), (2, taps[1])):
         # The last voxel lies in the last pair of source voxels; all others in the pair that their lower one begins.
         coarse = coarse.index_select(axis, _on(np.minimum(each.low, coarse.shape[axis] - 1), coarse.device))
@@ -256,7 +253,7 @@ def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out:
         cells = coarse[:, min(low, coarse.shape[1] - 1)]
         row, column = (cells == unsure).any(0).nonzero(as_tuple=True)
         sides = dict.fromkeys((low, high) if len(row) else ())
-        values = [rows.between(plane, row, column, taps[1], taps[2]) for plane in sides]
+        values = [_between(means, plane, row, column, taps[1], taps[2]) for plane in sides]
         for plane, _ in planes:
             out[:, plane] = cells
             if values:
@@ -265,44 +262,17 @@ def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out:
                 out[:, plane, row, column] = decided.to(out.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Scores of the voxels that are interpolated between."""
-
-    scores: Tensor
-    """(N, K) float32."""
-    numbers: Tensor
-    """(d, h, w) int32, the row of each voxel that has one."""
-
-    @classmethod
-    def make(cls, open_: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps]) -> _Rows:
-        """open_: (d, h, w) bool, of each pair of voxels along the axes that are linear whether it is interpolated."""
-        for axis, each in enumerate(taps):
-            if each.linear:
-                blank = torch.zeros_like(open_.narrow(axis, 0, 1))
-                open_ = torch.cat([open_, blank], axis) | torch.cat([blank, open_], axis)
-        numbers = torch.empty(open_.shape, dtype=torch.int32, device=open_.device)
-        scores, count = list[Tensor](), 0
-        for piece in pieces:
-            place = open_[piece.place].nonzero(as_tuple=True)
-            near = [each.to(piece.sums.device) for each in place]
-            near_scores = piece.sums.movedim(0, -1)[*near].float().div_(piece.weights[*near][:, None])
-            numbers[piece.place][*place] = torch.arange(count, count + len(near_scores), device=open_.device).int()
-            scores.append(near_scores.to(open_.device))
-            count += len(near_scores)
-        return cls(torch.cat(scores), numbers)
-
-    def between(self, plane: int, row: Tensor, column: Tensor, height: Taps, width: Taps) -> Tensor:
-        """(N, K) scores in a plane of the source, interpolated at voxels of h' and w'."""
-        places = [torch.zeros_like(row)]
-        shares = [torch.ones(len(row), device=row.device)]
-        for taps, at, stride in ((height, row, self.numbers.shape[2]), (width, column, 1)):
-            low, high, weight = _picked(taps, at)
-            sides = [(low, None)] if weight is None else [(low, 1 - weight), (high, weight)]
-            places = [place + stride * side for side, _ in sides for place in places]
-            shares = [share if by is None else share * by for _, by in sides for share in shares]
-        corners = self.numbers[plane].view(-1)[torch.stack(places, 1)]
-        return embedding_bag(corners, self.scores, mode="sum", per_sample_weights=torch.stack(shares, 1))
+def _between(means: Tensor, plane: int, row: Tensor, column: Tensor, height: Taps, width: Taps) -> Tensor:
+    """(N, K) of scores (d, h, w, K) in a plane, interpolated at N voxels of h' and w'."""
+    places = [torch.zeros_like(row)]
+    shares = [torch.ones(len(row), device=row.device)]
+    for taps, at, stride in ((height, row, means.shape[2]), (width, column, 1)):
+        low, high, weight = _picked(taps, at)
+        sides = [(low, None)] if weight is None else [(low, 1 - weight), (high, weight)]
+        places = [place + stride * side for side, _ in sides for place in places]
+        shares = [share if by is None else share * by for _, by in sides for share in shares]
+    scores = means[plane].flatten(0, 1)
+    return embedding_bag(torch.stack(places, 1), scores, mode="sum", per_sample_weights=torch.stack(shares, 1))
 
 
 def _interpolated(scores: Tensor, taps: Sequence[Taps]) -> Iterator[Tensor]:

@@ -63,11 +63,6 @@ def highest(scores: Tensor) -> Tensor:
     return torch.from_numpy(index)
 
 
-def above_zero(scores: Tensor) -> Tensor:
-    """Bool, in the shape of the scores: where the score of a class that may overlap others is above 0."""
-    return scores > 0
-
-
 def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average = "scores") -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 

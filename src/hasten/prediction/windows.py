@@ -8,7 +8,7 @@ results are the same; there are only as many bands as memory requires.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
@@ -22,6 +22,7 @@ from hasten.observe.cores import available_memory
 from hasten.prediction.canvas import (
     HOST,
     Axis,
+    Box,
     Canvas,
     Mode,
     Sigma,
@@ -46,8 +47,8 @@ class Windows:
     """How windows lie on a volume, and how their scores are blended."""
 
     window: Triple
-    overlap: tuple[float, float, float]
-    """Share of a window's side that the next one covers again, at least 0 and below 1."""
+    overlap: float | tuple[float, float, float]
+    """Share of a window's side that the next one covers again, at least 0 and below 1, of all axes or each."""
     batch_size: int
     """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
     device: torch.device
@@ -68,18 +69,15 @@ class Windows:
     """Whether scores of a window without contrast, as of air, are those of the last one with the same value. Where the
     network's answer depends on nothing but the window."""
 
-
-@dataclass(frozen=True, slots=True)
-class BatchWindow:
-    """One window of a batch."""
-
-    volume: int
-    slot: tuple[slice, slice, slice]
-    """Voxels of the window in the padded volume."""
+    @property
+    def overlaps(self) -> tuple[float, float, float]:
+        """`overlap` along each axis."""
+        each = self.overlap
+        return each if isinstance(each, tuple) else (each, each, each)
 
 
-Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
-"""(B, C, d, h, w) windows and where they lie, to (B, K, d, h, w) scores."""
+Forward = Callable[[Tensor], Tensor]
+"""(B, C, d, h, w) windows to (B, K, d, h, w) scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def slide(
     windows: Windows,
     sink: Callable[[int, Triple], Sink],
     tick: Callable[[int], None] | None = None,
-    within: Callable[[int], tuple[slice, slice, slice]] | None = None,
+    within: Callable[[int], Box] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
 
@@ -118,10 +116,9 @@ def slide(
     for number, volume in enumerate(volumes):
         axes = _axes(volume_shape(volume), windows)
         if within is not None:
-            depth, height, width = map(restricted, axes, windows.window, within(number))
-            axes = depth, height, width
+            axes = [*map(restricted, axes, windows.window, within(number))]
         device = windows.sums_device or windows.device
-        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
+        canvas = Canvas(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
         image = _padded(volume, axes, windows)
         for window in canvas.windows():
             value = _constant(volume, canvas.place(window), axes) if windows.reuse_constant else None
@@ -145,12 +142,8 @@ def slow_axis(shape: Triple, windows: Windows) -> int:
     return counts.index(max(counts))
 
 
-def _axes(shape: Triple, windows: Windows) -> tuple[Axis, Axis, Axis]:
-    depth, height, width = (
-        make_axis(side, window, overlap)
-        for side, window, overlap in zip(shape, windows.window, windows.overlap, strict=True)
-    )
-    return depth, height, width
+def _axes(shape: Triple, windows: Windows) -> list[Axis]:
+    return [*map(make_axis, shape, windows.window, windows.overlaps)]
 
 
 def volume_shape(volume: Tensor) -> Triple:
@@ -158,7 +151,7 @@ def volume_shape(volume: Tensor) -> Triple:
     return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
-def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> Tensor:
+def _padded(volume: Tensor, axes: Sequence[Axis], windows: Windows) -> Tensor:
     """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
     volume = _moved(volume, windows.device)
     if volume_shape(volume) == tuple(axis.size for axis in axes):
@@ -169,7 +162,7 @@ def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> 
     return functional.pad(volume.to(windows.dtype), pad, mode=windows.padding_mode, value=value)
 
 
-def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis, Axis, Axis]) -> Tensor | None:
+def _constant(volume: Tensor, slot: Box, axes: Sequence[Axis]) -> Tensor | None:
     """The value of each channel where a window is constant. Asked of the host's volumes without padding alone, as the
     answer of another device would be waited for.
     """
@@ -191,12 +184,6 @@ def _moved(volume: Tensor, device: torch.device) -> Tensor:
     return volume
 
 
-def _cut(jobs: list[_Job], size: int) -> list[_Job]:
-    """The first ones, with `size` windows at most that go through the network."""
-    new = [number for number, job in enumerate(jobs) if not job.known]
-    return jobs[: new[size]] if len(new) > size else jobs
-
-
 class _Batcher:
     """Runs windows in batches that fit."""
 
@@ -210,8 +197,9 @@ class _Batcher:
         """Yield what becomes complete."""
         first = 0
         while first < len(jobs):
-            batch = _cut(jobs[first:], self.size)
-            new = [job for job in batch if not job.known]
+            unknown = [number for number, job in enumerate(jobs) if number >= first and not job.known]
+            batch = jobs[first : unknown[self.size]] if len(unknown) > self.size else jobs[first:]
+            new = [jobs[number] for number in unknown[: self.size]]
             scores: Iterable[Tensor] | None = self._scores(new) if new else ()
             if scores is None:
                 self._shrink(new)
@@ -236,10 +224,9 @@ class _Batcher:
         try:
             channels, window = len(jobs[0].image), self._windows.window
             batch = torch.empty(len(jobs), channels, *window, dtype=self._windows.dtype, device=self._windows.device)
-            places = [BatchWindow(job.volume, job.canvas.place(job.window)) for job in jobs]
-            for target, job, place in zip(batch, jobs, places, strict=True):
-                target.copy_(job.image[(slice(None), *place.slot)])
-            scores = self._forward(batch, places)
+            for target, job in zip(batch, jobs, strict=True):
+                target.copy_(job.image[(slice(None), *job.canvas.place(job.window))])
+            scores = self._forward(batch)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error) or (len(jobs) == 1 and all(job.canvas.device == HOST for job in jobs)):
                 raise
@@ -261,7 +248,6 @@ class _Batcher:
             torch.cuda.empty_cache()
 
 
-Box = tuple[slice, slice, slice]
 _FEW_PLANES = 4
 """Additional planes of scores needed to decide a layer."""
 
@@ -274,7 +260,9 @@ def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: i
     """
     slow = slow_axis(shape, windows)
     splits = [
-        [[slice(0, shape[axis])]] if axis == slow else _splits(shape[axis], windows.window[axis], windows.overlap[axis])
+        [[slice(0, shape[axis])]]
+        if axis == slow
+        else _splits(shape[axis], windows.window[axis], windows.overlaps[axis])
         for axis in range(3)
     ]
     parts: tuple[list[slice], ...] = ()
@@ -285,13 +273,12 @@ def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: i
         )
         if _bytes(shape, windows, classes, slow, halo, (depth, height, width)) <= budget:
             break
-    return [(depths, rows, columns) for depths, rows, columns in product(*parts)]
+    return [*product(*parts)]
 
 
 def widened(box: Box, shape: Triple) -> Box:
     """`box` with one voxel more behind each side, as far as there are any."""
-    d, h, w = (slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
-    return d, h, w
+    return tuple(slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
 
 
 def available_bytes(device: torch.device) -> int:
@@ -315,7 +302,7 @@ def _splits(side: int, window: int, overlap: float) -> list[list[slice]]:
 
 def _bytes(shape: Triple, windows: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
     """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
-    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlap[slow])
+    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlaps[slow])
     steps = [later - start for start, later in pairwise(starts)]
     planes = min(windows.window[slow], box[slow])
     waiting = max(0, planes - min(steps)) if steps else 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case, Volume
 from hasten.config.scalings import Scaling, scalings
-from hasten.config.schema import PrepareConfig
+from hasten.config.schema import PrepareConfig, triple
 from hasten.prepare.foreground import Box, foreground_box
 from hasten.prepare.intensity import check_outliers, write_scaled
 from hasten.prepare.orient import orient, orientation_of, unorient
@@ -74,18 +74,20 @@ def _prepare(
     image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling]
 ) -> PreparedCase:
     assert spec.spacing is not None
-    source_shape = _triple(image.array.shape[1:])
+    source_shape = triple(image.array.shape[1:])
     assert label is None or label.shape == source_shape
     for channel, (volume, scaling) in enumerate(zip(image.array, scaled, strict=True)):
         if scaling.kind == "zscore":
             check_outliers(volume, channel)
     permute, flip = orientation_of(image.affine, spec.orientation, source_shape)
     turned = orient(image.array, permute, flip)
-    box = _crop(turned, spec, scaled)
+    whole: Box = (slice(None), slice(None), slice(None))
+    thresholds = [scaling.window[0] if scaling.window else None for scaling in scaled]
+    box = foreground_box(turned, thresholds) if spec.crop_foreground else whole
     cropped = turned[:, box[0], box[1], box[2]]
     original = image.spacing
-    spacing = (original[permute[0]], original[permute[1]], original[permute[2]])
-    shape = resampled_shape(_triple(cropped.shape[1:]), spacing, spec.spacing)
+    spacing = triple(original[axis] for axis in permute)
+    shape = resampled_shape(triple(cropped.shape[1:]), spacing, spec.spacing)
 
     prepared = np.empty((len(cropped), *shape), spec.dtype)
     with one_torch_thread():
@@ -99,20 +101,9 @@ def _prepare(
         source_affine=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in image.affine),
         permute=permute,
         flip=flip,
-        crop_start=_triple(part.start for part in box),
-        crop_shape=_triple(cropped.shape[1:]),
+        crop_start=triple(part.start or 0 for part in box),
+        crop_shape=triple(cropped.shape[1:]),
         spacing=spacing,
         shape=shape,
     )
     return PreparedCase(id, prepared, label, geometry)
-
-
-def _crop(array: np.ndarray, spec: PrepareConfig, scaled: Sequence[Scaling]) -> Box:
-    if not spec.crop_foreground:
-        return slice(0, array.shape[1]), slice(0, array.shape[2]), slice(0, array.shape[3])
-    return foreground_box(array, [scaling.window[0] if scaling.window else None for scaling in scaled])
-
-
-def _triple(sizes: Iterable[int]) -> tuple[int, int, int]:
-    depth, height, width = sizes
-    return depth, height, width

@@ -17,10 +17,10 @@ from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
 from hasten.cases.read import check_num_channels, misplaced_files, read_image, read_label, refuse_misplaced
-from hasten.cases.types import Case, CaseSet, Volume, is_flat
+from hasten.cases.types import Case, CaseSet, Volume, is_flat, spacing_of
 from hasten.config.fingerprint import COARSER, Fingerprint, coarser_spacing
 from hasten.config.patterns import first_few
-from hasten.config.schema import Spacing, Triple
+from hasten.config.schema import Spacing, Triple, triple
 from hasten.observe.cores import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orient, orientation_of
@@ -104,6 +104,7 @@ def take_fingerprint(
     labelled = [_foreground_statistics([s.foreground[c] for s in sampled], whole[c]) for c in channels]
     values = sorted(case_set.labels)
     with_label = [s for s in sampled if s.class_shares]
+    boxes = [s.box_mm for s in sampled if s.box_mm is not None]
     names = (case_set.modality,) if len(channels) == 1 else case_set.channels
     thresholds = [
         statistics["p0_5"] if name.strip().upper().startswith("CT") else None
@@ -129,7 +130,7 @@ def take_fingerprint(
             value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
         },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
-        foreground_box=_median_box([s.box_mm for s in sampled if s.box_mm is not None]),
+        foreground_box=triple(np.median(boxes, axis=0).tolist()) if boxes else (0.0, 0.0, 0.0),
         kept_dice=_mean_kept([s.kept_dice for s in sampled], values),
         misplaced={str(path): distance for path, distance in beside.items()},
     )
@@ -202,7 +203,7 @@ def _oriented(case: Case, shape: Triple, affine: np.ndarray) -> tuple[Triple, Sp
         (d, h, w), _ = orientation_of(affine, "RAS", shape)
     except ValueError as error:
         raise ValueError(f"{case.image[0]}: {error}") from error
-    spacing = Volume(np.empty((0, 0, 0, 0)), affine).spacing
+    spacing = spacing_of(affine)
     return (shape[d], shape[h], shape[w]), (spacing[d], spacing[h], spacing[w])
 
 
@@ -214,8 +215,7 @@ def _sample(case: Case, case_set: CaseSet, *, compare_grids: bool) -> _Sampled:
     if volume is not None and case_set.spatial_dims == 3:
         labelled, spacing = _labelled_part(volume, image)
         if labelled is not None:
-            depth, height, width = (side * mm for side, mm in zip(labelled.shape, spacing, strict=True))
-            box_mm = (depth, height, width)
+            box_mm = triple(side * mm for side, mm in zip(labelled.shape, spacing, strict=True))
             kept_dice = _kept_dice(np.pad(labelled, _MARGIN), spacing) if compare_grids else {}
     label = None if volume is None else volume.reshape(-1)
     shares: dict[int, float] = {}
@@ -244,15 +244,8 @@ def _labelled_part(label: np.ndarray, image: Volume) -> tuple[np.ndarray | None,
     """The box of all labelled voxels, turned to RAS, None without any; and the spacing (D, H, W) of its voxels."""
     permute, flip = orientation_of(image.affine, "RAS", label.shape)
     turned = orient(label, permute, flip)
-    depth, height, width = (image.spacing[axis] for axis in permute)
-    annotated = (turned > 0) & (turned != IGNORED)
-    ends = []
-    for axis in range(3):
-        held = np.flatnonzero(annotated.any(tuple(other for other in range(3) if other != axis)))
-        if not len(held):
-            return None, (depth, height, width)
-        ends.append(slice(int(held[0]), int(held[-1]) + 1))
-    return turned[tuple(ends)], (depth, height, width)
+    box = box_above(max_profiles((turned > 0) & (turned != IGNORED)), 0)
+    return None if box is None else turned[box], triple(image.spacing[axis] for axis in permute)
 
 
 def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, float]]:
@@ -264,21 +257,13 @@ def _kept_dice(label: np.ndarray, spacing: Spacing) -> dict[float, dict[int, flo
     size = np.bincount(label.reshape(-1), minlength=256)
     classes = [index for index in np.flatnonzero(size).tolist() if index not in (0, IGNORED)]
     for factor in COARSER:
-        depth, height, width = label.shape
-        shape = resampled_shape((depth, height, width), spacing, coarser_spacing(spacing, factor))
-        back = resample_label(resample_label(label, shape), (depth, height, width))
+        shape = resampled_shape(triple(label.shape), spacing, coarser_spacing(spacing, factor))
+        back = resample_label(resample_label(label, shape), triple(label.shape))
         both = np.bincount(label[label == back], minlength=256)
         # Voxels without annotation count nowhere.
         resampled_size = np.bincount(back[label != IGNORED], minlength=256)
         kept[factor] = {index: float(2 * both[index] / (size[index] + resampled_size[index])) for index in classes}
     return kept
-
-
-def _median_box(boxes: Sequence[Spacing]) -> Spacing:
-    if not boxes:
-        return 0.0, 0.0, 0.0
-    depth, height, width = (float(side) for side in np.median(np.array(boxes), axis=0))
-    return depth, height, width
 
 
 def _mean_kept(cases: Sequence[dict[float, dict[int, float]]], values: Sequence[int]) -> dict[float, dict[int, float]]:

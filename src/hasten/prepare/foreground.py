@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hasten.cases.labels import IGNORED
+from hasten.config.schema import triple
 
 Box = tuple[slice, slice, slice]
 
@@ -50,8 +51,7 @@ def union(boxes: Sequence[Box | None]) -> Box | None:
     present = [box for box in boxes if box is not None]
     if not present:
         return None
-    spans = [slice(min(box[a].start for box in present), max(box[a].stop for box in present)) for a in range(3)]
-    return spans[0], spans[1], spans[2]
+    return triple(slice(min(box[a].start for box in present), max(box[a].stop for box in present)) for a in range(3))
 
 
 def foreground_points(

@@ -13,17 +13,6 @@ Permute = tuple[int, int, int]
 Flip = tuple[bool, bool, bool]
 
 UNCHANGED: tuple[Permute, Flip] = ((0, 1, 2), (False, False, False))
-_PAIRS = ("LR", "PA", "IS")
-
-
-def check_codes(codes: str) -> None:
-    """Raise ValueError unless `codes` names one direction of each of the three anatomical axes."""
-    axes = sorted(pair for code in codes for pair in _PAIRS if code in pair)
-    if len(codes) != 3 or axes != sorted(_PAIRS):
-        raise ValueError(
-            f"prepare.orientation: {codes!r} is not an orientation; write three letters, one each of L or R, P or A, "
-            f"I or S (for example RAS), or null to keep each file's own"
-        )
 
 
 def orientation_of(
@@ -36,8 +25,7 @@ def orientation_of(
     in (D, H, W) numbering that each oriented axis comes from, and `flip`, whether each oriented axis runs against its
     source axis. `shape` (D, H, W) is that of the source: where D is 1, the slice stays the plane H, W whatever
     its orientation, because 2-D is D = 1 everywhere; a slice across H or W is taken for one whose axes lie in that
-    order, its own in front. Raises ValueError for unknown codes and for an affine without
-    three independent axes.
+    order, its own in front. Raises ValueError for an affine without three independent axes.
     """
     if shape is not None and is_flat(shape) and shape[0] > 1:
         across = shape.index(1)
@@ -47,7 +35,6 @@ def orientation_of(
         return (order[permute[0]], order[permute[1]], order[permute[2]]), flip
     if codes is None:
         return UNCHANGED
-    check_codes(codes)
     source = io_orientation(affine)
     if np.isnan(source).any():
         raise ValueError(

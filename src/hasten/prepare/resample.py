@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-Triple = tuple[int, int, int]
-Spacing = tuple[float, float, float]
+from hasten.config.schema import Spacing, Triple
 
 _SLAB_VOXELS = 1 << 19
 """Voxels that go through all the steps together: 2 MiB of float32, which fits into a core's cache."""

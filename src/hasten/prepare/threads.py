@@ -1,12 +1,20 @@
-"""Limits torch to one thread where a pool of Python threads provides the parallelism."""
+"""A pool of Python threads that provides the parallelism, while torch is limited to one thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+from hasten.observe.cores import usable_cores
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class _ThreadLimit:
@@ -42,3 +50,25 @@ def one_torch_thread() -> Iterator[None]:
         with _LIMIT.lock:
             _LIMIT.threads -= 1
             torch.set_num_threads(_LIMIT.before)
+
+
+def on_threads(
+    run: Callable[[_Item], _Result], items: Iterable[_Item], num_threads: int | None, ahead: int = 2
+) -> Generator[_Result, None, None]:
+    """What `run` returns for each item, in their order. The first that fails ends it.
+
+    num_threads: None takes the usable cores. ahead: results per thread that may be in memory.
+    """
+    threads = max(1, usable_cores() if num_threads is None else num_threads)
+    with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(run, item))
+                if len(waiting) >= ahead * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

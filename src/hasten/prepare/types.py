@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.types import spacing_of
+from hasten.config.schema import triple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +57,7 @@ class Geometry:
     def prepared_spacing(self) -> tuple[float, float, float]:
         """Spacing (D, H, W) of the prepared array, in mm."""
         sides = zip(self.spacing, self.crop_shape, self.shape, strict=True)
-        depth, height, width = (mm * before / after for mm, before, after in sides)
-        return depth, height, width
+        return triple(mm * before / after for mm, before, after in sides)
 
     def directions(self) -> np.ndarray:
         """The affine (4, 4) of the prepared array without its translation: (x, y, z) index to mm."""

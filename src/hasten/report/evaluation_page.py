@@ -27,26 +27,24 @@ _MOST_ROWS = 500
 _KIND = "evaluation"
 
 
-def write_evaluation_page(
-    evaluation: Evaluation, out: Path, *, classes: Sequence[str] = (), examples: Sequence[Example] = ()
-) -> Path:
+def write_evaluation_page(evaluation: Evaluation, out: Path, *, examples: Sequence[Example] = ()) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError if it cannot be written.
 
-    examples: slices to show. classes: names of their classes, in the order of the label values.
+    examples: slices to show.
     """
-    others = evaluation.num_labelled - len(evaluation.cases)
+    others = evaluation.pairs.num_labelled - len(evaluation.cases)
     rest = f"; {others} further labelled {'case has' if others == 1 else 'cases have'} no prediction" if others else ""
-    made = read_settings(evaluation.predictions / PREDICTION_JSON) or {}
+    made = read_settings(evaluation.pairs.predictions / PREDICTION_JSON) or {}
     by = f" by {_networks(made)}" if made else ""
     page = Page(
-        title=f"{evaluation.predictions.resolve().name} against {_data_set(evaluation)}",
+        title=f"{evaluation.pairs.predictions.resolve().name} against {_data_set(evaluation)}",
         kind=_KIND,
         verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{by}{rest}."
         + (f" {evaluation.training_note}." if evaluation.training_note else ""),
         cards=_mean_cards(evaluation),
         sections=(
             *([_predicted_by(made, evaluation.unit)] if made else []),
-            *_sections(evaluation, examples, classes),
+            *_sections(evaluation, examples),
         ),
     )
     return write_page(page, out)
@@ -79,20 +77,18 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
         kind=_KIND,
         verdict=f"{verdict}.",
         cards=cards,
-        sections=(*comparison, *_sections(shown.evaluation, shown.examples, trials.classes)),
+        sections=(*comparison, *_sections(shown.evaluation, shown.examples)),
     )
     return write_page(page, out)
 
 
-def _sections(
-    evaluation: Evaluation, examples: Sequence[Example], classes: Sequence[str], *more: Section
-) -> tuple[Section, ...]:
+def _sections(evaluation: Evaluation, examples: Sequence[Example], *more: Section) -> tuple[Section, ...]:
     """more: stand before the cases."""
     return (
         _classes(evaluation),
         _distribution(evaluation),
         *more,
-        slices_section("Cases", examples, classes, none="No case has a Dice, so none is shown."),
+        slices_section("Cases", examples, evaluation.pairs.class_names, none="No case has a Dice, so none is shown."),
         _cases(evaluation),
     )
 
@@ -104,7 +100,7 @@ def _count(evaluation: Evaluation) -> str:
 
 def _data_set(evaluation: Evaluation) -> str:
     """The name of what has the label maps: that of its folder, where it is a dataset.json or another file."""
-    path = evaluation.labels.resolve()
+    path = evaluation.pairs.source.resolve()
     return path.parent.name if path.is_file() else path.name
 
 
@@ -230,13 +226,13 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     whole = crossval.whole
     cards = []
     for measure in whole.measures:
-        over_folds = with_spread(*crossval.over_folds(None, measure), measure)
+        over_folds = with_spread(**crossval.over_folds(None, measure), measure=measure)
         mean = text_of(whole.mean(measure), measure)
         cards.append(Card(f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
     fold_of = {case: fold.number for fold in crossval.folds for case in fold.evaluation.cases}
     examples = [
         replace(example, name=f"{example.name} (fold {fold_of[example.name]})")
-        for example in examples_of(whole, crossval.pairs, lowest=_LOWEST)
+        for example in examples_of(whole, lowest=_LOWEST)
     ]
     folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
     unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
@@ -245,10 +241,7 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
         kind="cross-validation",
         verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{unfinished}.",
         cards=cards,
-        sections=(
-            _folds(crossval),
-            *_sections(whole, examples, crossval.pairs.class_names, _cleaning(crossval)),
-        ),
+        sections=(_folds(crossval), *_sections(whole, examples, _cleaning(crossval))),
     )
     return write_page(page, out)
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hasten.evaluation.crossval import summarise
 from hasten.observe.folds import is_cross_validation
 from hasten.observe.monitor.alerts import sentences
-from hasten.observe.monitor.sample import Gpu, Sample
+from hasten.observe.monitor.recording import Gpu, Sample
 from hasten.observe.notebook import PagePath
 from hasten.observe.values import mapping
 from hasten.report import words

@@ -20,8 +20,7 @@ import yaml
 from hasten.config.yaml_file import load_yaml
 from hasten.evaluation.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import read_records, recordings
-from hasten.observe.monitor.sample import Sample
+from hasten.observe.monitor.recording import Sample, read_records, recordings
 from hasten.observe.values import integer, mapping, number, numbers
 
 _FIELDS = tuple(field.name for field in fields(Example))

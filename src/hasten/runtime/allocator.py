@@ -8,6 +8,7 @@ the next one pays for thousands of page faults, each of which clears a page: a t
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,41 +19,44 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
 _LARGEST = 32 << 20
 """Bytes to which glibc lets its limits grow by itself; setting one of them once stops that growth."""
-_PROBE = 256 << 20
+_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+"""Variables by which a user sets what glibc keeps, beside glibc.malloc... in GLIBC_TUNABLES."""
+_keeping = False
+"""Whether Hasten has set it: glibc does not report its settings."""
 
 
 def keep_freed_memory() -> Accelerator:
     """Make glibc keep freed memory, for the whole process. Without glibc nothing changes, as the result says."""
+    global _keeping
     libc = _glibc()
     if libc is None:
         return Accelerator(False, "default", "the C library is not glibc")
     if not (libc.mallopt(_TRIM_THRESHOLD, _NEVER) and libc.mallopt(_MMAP_MAX, 0)):
         return Accelerator(False, "default", "glibc refused the setting")
+    _keeping = True
     return Accelerator(True, "default", "freed host memory is kept for the next step, which saves its page faults")
-
-
-class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
-        ("others", ctypes.c_size_t * 5),
-    ]
 
 
 @contextmanager
 def kept_memory() -> Iterator[bool]:
     """Context manager: the process keeps freed memory for the next allocation; on exit it is returned to the system.
 
-    Yields whether it has an effect: not without glibc 2.33 or later, and not where freed memory is kept already.
+    Yields whether it has an effect: not without glibc, and not where freed memory is kept already, by Hasten or as the
+    user's environment sets it.
     """
+    global _keeping
     libc = _glibc()
-    if libc is None or not hasattr(libc, "mallinfo2") or _kept(libc):
+    chosen = any(name in os.environ for name in _SETTINGS) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if libc is None or _keeping or chosen:
         yield False
         return
+    _keeping = True
     libc.mallopt(_MMAP_MAX, 0)
     libc.mallopt(_TRIM_THRESHOLD, _NEVER)
     try:
         yield True
     finally:
+        _keeping = False
         libc.mallopt(_MMAP_MAX, 65536)
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
@@ -65,18 +69,3 @@ def _glibc() -> ctypes.CDLL | None:
     except OSError:
         return None
     return libc if hasattr(libc, "mallopt") else None
-
-
-def _kept(libc: ctypes.CDLL) -> bool:
-    """Whether a block above every limit comes from the heap. Nothing is written to it, so it costs no memory.
-
-    glibc does not report its settings. A free block of that size, or a thread with a heap of its own, can mislead: then
-    memory is kept too short or not at all, which costs time and nothing else.
-    """
-    libc.mallinfo2.restype, libc.malloc.restype = _Mallinfo2, ctypes.c_void_p
-    libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
-    before = libc.mallinfo2().hblks
-    block = libc.malloc(_PROBE)
-    mapped: bool = libc.mallinfo2().hblks > before
-    libc.free(block)
-    return not mapped

@@ -50,7 +50,9 @@ def memory_mistakes(
     Lower bounds only: float32 images and uint8 labels of a rank's batch, and scores of a window. What passes may still
     be too much.
     """
-    channels, total = len(fingerprint.channels), _total_memory(device)
+    channels, total = len(fingerprint.channels), psutil.virtual_memory().total + psutil.swap_memory().total
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
     patch, window, batch = config.sample.patch, config.infer.patch, -(-config.sample.batch_size // num_ranks)
     of_batch = batch * math.prod(patch) * (4 * channels + 1)
     sizes = {
@@ -62,9 +64,3 @@ def memory_mistakes(
         for what, size in sizes.items()
         if size > total
     ]
-
-
-def _total_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return psutil.virtual_memory().total + psutil.swap_memory().total

@@ -20,11 +20,6 @@ class PatchStage:
     ahead: int
     """Added to a step, it is the number of the batch among all batches of this size, from the first sample on."""
 
-    @property
-    def samples(self) -> int:
-        """Samples drawn in this stage."""
-        return (self.last - self.first) * self.batch_size
-
 
 def one_stage(patch: Triple, batch_size: int) -> tuple[PatchStage, ...]:
     """The stages of a run whose patches keep their size, however many steps it has."""

@@ -38,14 +38,6 @@ class Share:
         each = batch_size // (self.pieces * self.size)
         return rows.view(-1, self.pieces, self.size, each, *rows.shape[1:])[:, :, self.rank].flatten(0, 2)
 
-    def numbers(self, step: int, batch_size: int) -> list[int]:
-        """Sample numbers, in the stream of all ranks, that this rank makes of a step."""
-        piece, each = batch_size // self.pieces, self.count(batch_size) // self.pieces
-        if self.size == 1:
-            return list(range(step * batch_size, (step + 1) * batch_size))
-        starts = (step * batch_size + number * piece + self.rank * each for number in range(self.pieces))
-        return [start + place for start in starts for place in range(each)]
-
 
 WHOLE = Share()
 """Share of a single process."""

@@ -20,7 +20,7 @@ from hasten.checkpoint.custom_network import with_code
 from hasten.checkpoint.recorded_split import require_same_cases
 from hasten.config.load import dump_run, load_run
 from hasten.config.patterns import first_few
-from hasten.config.resume_rules import flat, text_of
+from hasten.config.resume_rules import flat
 from hasten.config.schema import RunConfig
 from hasten.config.settled import with_settings
 from hasten.distribute.world import detect_world
@@ -168,10 +168,7 @@ def _settle(config: RunConfig, out: Path) -> None:
         raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
     finally:
         temporary.unlink(missing_ok=True)
-    before, now = flat(load_run(path)), flat(config)
-    changed = [
-        f"{name}={text_of(now[name])} instead of {text_of(before[name])}" for name in changed_settings(before, now)
-    ]
+    changed = changed_settings(flat(load_run(path)), flat(config)).values()
     if changed:
         remedy = "leave the change out, or choose another --out"
         raise ValueError("\n  ".join([f"{path}: all folds have the same settings; {remedy}", *changed]))

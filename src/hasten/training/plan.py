@@ -61,7 +61,7 @@ class RunPlan:
     """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """Warnings about the labels; once cases are prepared, from those."""
+    """What is doubtful in the source; once cases are prepared, also in their labels."""
     foreground: dict[str, float] = field(default_factory=dict)
     """Sizes of the foreground, as `training_range` returns them for the prepared cases."""
     source: bytes = b""
@@ -187,7 +187,7 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
         augmentation=augmentation,
         files=cached.files,
         source=custom.code.source if custom is not None else b"",
-        warnings=source_warnings(case_set, split, fingerprint, train, validation),
+        warnings=_source_warnings(case_set, split, fingerprint, train, validation),
     )
 
 
@@ -212,7 +212,7 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
     )
 
 
-def source_warnings(
+def _source_warnings(
     case_set: CaseSet, split: SplitConfig, fingerprint: Fingerprint, train: Sequence[Case], validation: Sequence[Case]
 ) -> tuple[str, ...]:
     """Warnings about what the source declares: its split, files beside the image of their case, and odd spacings."""

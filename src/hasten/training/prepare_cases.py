@@ -16,7 +16,7 @@ from hasten.observe.clock import Clock
 from hasten.observe.progress import PLAIN_EVERY
 from hasten.prediction.foreground import check_labelled, training_range
 from hasten.training.choose.autotune import Group
-from hasten.training.plan import RunPlan, source_warnings
+from hasten.training.plan import RunPlan
 from hasten.training.ranks import share_of
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,8 @@ def prepare_cases(
         if strategy.world.first:
             log.info("training cases: %s", part_balance(parts.assignment))
     # Now the label maps are known.
-    case_set, used = planned.case_set, (planned.train, planned.validation)
-    declared = source_warnings(case_set, planned.config.data.split, planned.fingerprint, *used)
-    warnings = (*declared, *check_labelled(case_set, arena, *used))
+    case_set = planned.case_set
+    warnings = (*planned.warnings, *check_labelled(case_set, arena, planned.train, planned.validation))
     whole = case_set.ignore is None
     foreground = training_range(arena, planned.train, case_set.spatial_dims) if whole else {}
     return replace(planned, warnings=warnings, foreground=foreground), arena, parts

@@ -36,14 +36,16 @@ class Records:
         self.path = out / METRICS_JSONL
         run_name, config = out.resolve().name, components.settings
         self.tracking = Tracking(observe.trackers, out, run_name=run_name, config=config, first=first)
-        self.monitor = None
+        self.monitor, device = None, components.step.device
         if observe.monitor_every > 0:
+            # Not by number: CUDA and the driver's library may number GPUs differently.
+            gpus = [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else ()
             self.monitor = Monitor(
                 out,
                 every=observe.monitor_every,
                 steps=steps,
                 age_s=time_s,
-                gpus=_gpus(components),
+                gpus=gpus,
                 send=self.tracking.log,
             )
 
@@ -57,15 +59,6 @@ class Records:
         """Append one line to metrics.jsonl and send it to the trackers. Raises OSError where it can't be written."""
         append_jsonl(self.path, dict(line))
         self.tracking.log(line)
-
-
-def _gpus(components: LoopComponents) -> list[str] | tuple[()]:
-    """The UUID of the training GPU; none on a CPU."""
-    device = components.step.device
-    if device.type == "cuda":
-        # Not by number: CUDA and the driver's library may number GPUs differently.
-        return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
-    return ()
 
 
 def record_of_rank(out: Path, world: World, line: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ def train(
     clock, world = Clock(started, progress.tell if progress else None), detect_world()
     device = pick_device(config.train.device, world)
     build_ahead()
-    try_triton_ahead(device)
+    try_triton_ahead(device, on=config.train.fused_kernels is not False)
     with (
         current_device(device),
         process_group(world, config.distribute, device),

@@ -221,7 +221,7 @@ class CaseEvaluator:
         """Rates of a part of a case as large as a window, with and without the voxels of the image's file."""
         arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
         case = arena.index((self.components.planned.validation[0].id,))[0]
-        geometry, (depth, height, width) = arena.geometry[case], inference.patch
+        geometry, (depth, height, width) = arena.geometry[case], inference.window
         part = arena.image(case)[:, :depth, :height, :width]
         shape = volume_shape(part)
         sides = zip(shape, geometry.crop_shape, geometry.shape, strict=True)
@@ -274,5 +274,5 @@ def _within(costs: Sequence[float], most: float) -> tuple[int, ...]:
 def _voxels(how: Inference, shape: Triple) -> int:
     """Voxels of a volume that go through the network, those in several windows as often."""
     size = padded_size(shape, how)
-    windows = [len(window_starts(side, patch, how.overlap)) for side, patch in zip(size, how.patch, strict=True)]
-    return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
+    windows = [len(window_starts(side, window, how.overlap)) for side, window in zip(size, how.window, strict=True)]
+    return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.window)

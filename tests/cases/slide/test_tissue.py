@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hasten.cases.slide import open_slide
-from hasten.cases.slide.grid import cell_shares, grid_of
-from hasten.cases.slide.tissue import otsu, tissue_of
+from hasten.cases.slide.tissue import cell_shares, grid_of, otsu, tissue_of
 from hasten.phantoms.slides import write_pyramid
 
 filters = pytest.importorskip("skimage.filters")

@@ -11,7 +11,7 @@ import torch
 from monai.transforms import Compose, RandSpatialCropd
 from torch import nn
 
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from hasten.cache.dataset import CacheDataset
 from hasten.feed.feed import Feed
 from hasten.monai.workflow import SupervisedTrainer

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.nets.losses.soft_counts import cpu_counts, cpu_counts_take, soft_counts, surprised_counts
+from hasten.nets.losses.soft_counts import cpu_counts_take, soft_counts
 from hasten.observe.env import cxx_compiler
 
 pytestmark = pytest.mark.skipif(cxx_compiler() is None, reason="needs a C++ compiler")
@@ -23,12 +23,9 @@ def counted(
 ) -> list[Tensor]:
     """Counts, surprise, and the gradient of their weighted sum."""
     scores = scores.clone(memory_format=torch.preserve_format).requires_grad_()
-    if surprised:
-        counts, surprise = surprised_counts(scores, label, ignore_index=ignore_index)
-        results = [counts.hit, counts.predicted, counts.labelled, surprise]
-    else:
-        counts = soft_counts(scores, label, ignore_index=ignore_index)
-        results = [counts.hit, counts.predicted, counts.labelled]
+    counts, surprise = soft_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
+    assert (surprise is not None) == surprised
+    results = [counts.hit, counts.predicted, counts.labelled, *([] if surprise is None else [surprise])]
     weighted = [(each * weight.to(each.dtype)).sum() for each, weight in zip(results, weights, strict=False)]
     torch.stack(weighted).sum().backward()
     assert scores.grad is not None
@@ -88,14 +85,14 @@ def test_a_label_that_is_no_class_is_refused(value: int) -> None:
     label = torch.zeros(1, 1, 4, 5, dtype=torch.int64)
     label[0, 0, 2, 3] = value
     with pytest.raises(IndexError, match="a label is none of the classes"):
-        cpu_counts(torch.randn(1, 3, 4, 5), label, surprised=True)
+        soft_counts(torch.randn(1, 3, 4, 5), label, surprised=True)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_not_finite_are_not_hidden(value: float) -> None:
     scores = torch.randn(1, 3, 4, 5)
     scores[0, 1, 2, 3] = value
-    assert not torch.stack(cpu_counts(scores, torch.zeros(1, 1, 4, 5), surprised=True)[1:2]).isfinite().all()  # type: ignore[arg-type]
+    assert not soft_counts(scores, torch.zeros(1, 1, 4, 5), surprised=True)[0].predicted.isfinite().all()
 
 
 def test_other_scores_are_torchs() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.nets.surgery.few_channels import FEW, from_few, takes_few, to_few, transposed_to_few
+from hasten.nets.surgery.few_channels import FEW, from_few, takes_few, to_few
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.layout import channels_last_of
 from hasten.observe.env import cpu_has_bf16
@@ -66,9 +66,8 @@ def test_to_few(dims: int, kernel: Any, stride: int, padding: int, transposed: b
         torch.randn(shape, dtype=torch.float64, requires_grad=True)
         for shape in ((2, 6, *SIDES[:dims]), (*channels, *kernel), (3,))
     ]
-    ours: Any = transposed_to_few if transposed else to_few
     alike(
-        lambda *each: ours(*each, stride_, padding_, *more),
+        lambda *each: to_few(*each, stride_, padding_, *more),
         lambda *each: names[dims, transposed](*each, stride_, padding_, *more),  # type: ignore[operator]
         leaves,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.monitor.sample import Gpu, Host, Sample, to_record
+from hasten.observe.monitor.recording import Gpu, Host, Sample, to_record
 
 GPU = {"util": 95.0, "used": 8000.0, "total": 80000.0, "sm_mhz": 1900.0, "throttle": ()}
 HOST = {"ram_used": 8000.0, "ram_total": 32000.0, "rss": 2000.0, "cpu": 80.0}

@@ -12,7 +12,7 @@ from hasten.observe.monitor.alerts import (
     sentences,
     straggler,
 )
-from hasten.observe.monitor.sample import Sample
+from hasten.observe.monitor.recording import Sample
 from tests.observe.monitor.series import series
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pynvml
 import pytest
 
-from hasten.observe.monitor.gpu import GpuProbe
-from hasten.observe.monitor.sample import Gpu
+from hasten.observe.monitor.probes import GpuProbe
+from hasten.observe.monitor.recording import Gpu
 from tests.observe.monitor.fake_nvml import FakeNvml, nvml_error
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from hasten.observe.monitor import Host, Monitor, live, read_recording
-from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.live import Pace
+from hasten.observe.monitor.probes import GpuProbe
 
 
 class FakeHost:

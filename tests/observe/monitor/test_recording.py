@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.observe.monitor.recording import read_recording, read_records, recordings
-from hasten.observe.monitor.sample import Gpu, Host, Sample, from_record, to_record
+from hasten.observe.monitor.recording import (
+    Gpu,
+    Host,
+    Sample,
+    from_record,
+    read_recording,
+    read_records,
+    recordings,
+    to_record,
+)
 from tests.observe.monitor.series import series, start, write
 
 

@@ -7,7 +7,7 @@ import posixpath
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.observe import trackers
-from hasten.observe.trackers import Scalar, Status, TrackedRun, Tracking, flat_config, scalars_of
+from hasten.observe.trackers import Scalar, Status, Tracking, flat_config, scalars_of
 
 
 class Kept:
-    """A tracker that keeps what it is given. hold: what begin, write and end wait for."""
+    """A tracker that keeps what it is given. hold: what its beginning and each batch wait for."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -30,19 +30,15 @@ class Kept:
         self.hold.set()
         self.fail: BaseException | None = None
 
-    def begin(self, place: TrackedRun) -> Kept:
+    def track(self, run: Tracking, batches: Iterable[list[Scalar]]) -> None:
         self.threads.add(threading.current_thread().name)
         self.hold.wait()
-        return self
-
-    def write(self, scalars: list[Scalar]) -> None:
-        self.hold.wait()
-        if self.fail is not None:
-            raise self.fail
-        self.steps += [scalar.step for scalar in scalars]
-
-    def end(self, status: Status) -> None:
-        self.ended.append(status)
+        for scalars in batches:
+            self.hold.wait()
+            if self.fail is not None:
+                raise self.fail
+            self.steps += [scalar.step for scalar in scalars]
+        self.ended.append(run.status)
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Kept]:
 
     def put(name: str) -> Kept:
         kept = Kept()
-        monkeypatch.setitem(trackers.TRACKERS, name, kept.begin)
+        monkeypatch.setitem(trackers.TRACKERS, name, kept.track)
         return kept
 
     return put

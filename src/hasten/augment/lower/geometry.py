@@ -41,7 +41,7 @@ def lower_geometry(transform: Any, context: Context) -> Lowered | None:
         case mt.RandAxisFlipd():
             return single(transform, AxisFlip, prob=transform.prob)
         case mt.RandRotate90d():
-            axes = _two(transform.spatial_axes)
+            axes = tuple(map(int, transform.spatial_axes))
             return single(transform, Rotate90, prob=transform.prob, max_k=transform.max_k, spatial_axes=axes)
         case mt.RandRotated():
             return _rotated(transform, context)
@@ -108,18 +108,11 @@ def _affine(transform: Any, context: Context) -> Lowered:
     op = build(transform, Affine, keys=keys, prob=transform.prob, mode=modes, padding_mode=padding, **ranges)
     if inner.spatial_size is None:
         return Lowered(ops=(op,))
-    size = _resized(transform, inner.spatial_size, context)
-    if size is None or size == context.size:
-        return Lowered(ops=(op,))
-    raise NotLowered(f"gives another size than it gets (spatial_size={inner.spatial_size})")
-
-
-def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | None:
-    """The output size; None if it is the input size."""
-    sides = [spatial_size] if isinstance(spatial_size, int) else list(spatial_size)
-    if all(side is None or side <= 0 for side in sides):
-        return None
-    return triple_of(transform, "spatial_size", spatial_size, context)
+    sides = [inner.spatial_size] if isinstance(inner.spatial_size, int) else list(inner.spatial_size)
+    given = any(side is not None and side > 0 for side in sides)
+    if given and triple_of(transform, "spatial_size", inner.spatial_size, context) != context.size:
+        raise NotLowered(f"gives another size than it gets (spatial_size={inner.spatial_size})")
+    return Lowered(ops=(op,))
 
 
 def _ranges(values: Any, field: str) -> Ranges:
@@ -178,8 +171,3 @@ def _axes(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     return (int(value),) if isinstance(value, int) else tuple(int(axis) for axis in value)
-
-
-def _two(value: Any) -> tuple[int, int]:
-    first, second = value
-    return int(first), int(second)

@@ -15,26 +15,6 @@ from hasten.augment.smooth import GaussianSmooth
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
-    return _noise_and_filters(transform) or _curves(transform) or _colours(transform, context)
-
-
-def _one(transform: Any, kind: Any, note: str = "", **arguments: Any) -> Lowered:
-    return single(transform, kind, note, **{"prob": getattr(transform, "prob", 1.0), **arguments})
-
-
-def _like(transform: Any, kind: Any, inner: Any, note: str = "", **arguments: Any) -> Lowered:
-    """An operation with the arguments that MONAI's `inner` transform holds under the same names, and others."""
-    if hasattr(inner, "dtype"):
-        check_float(transform, [inner.dtype])
-    for name, hint in get_type_hints(kind).items():
-        if name not in ("keys", "prob", *arguments) and hasattr(inner, name):
-            value = getattr(inner, name)
-            arguments[name] = pair(value, name) if hint == tuple[float, float] or hasattr(value, "__iter__") else value
-    return _one(transform, kind, note, **arguments)
-
-
-def _noise_and_filters(transform: Any) -> Lowered | None:
-    """Noise and filters."""
     import monai.transforms as mt
 
     match transform:
@@ -46,14 +26,6 @@ def _noise_and_filters(transform: Any) -> Lowered | None:
             return _like(transform, GaussianSmooth, transform.rand_smooth)
         case mt.RandSimulateLowResolutiond():
             return _low_resolution(transform)
-    return None
-
-
-def _curves(transform: Any) -> Lowered | None:
-    """Functions of the intensity."""
-    import monai.transforms as mt
-
-    match transform:
         case mt.RandShiftIntensityd():
             if any(key is not None for key in transform.factor_key):
                 raise NotLowered("reads a factor from the metadata of the case (factor_key)")
@@ -75,7 +47,27 @@ def _curves(transform: Any) -> Lowered | None:
             if inner.minv is None and inner.maxv is None and inner.factor is not None:
                 return _like(transform, ScaleIntensity, inner, factors=(float(inner.factor), float(inner.factor)))
             raise NotLowered("stretches each image to a range of its own")
+        case mt.RandTorchVisiond():
+            if transform.name != "ColorJitter":
+                raise NotLowered(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
+            _check_one_key(transform)
+            inner = transform.trans.trans
+            given = {name: getattr(inner, name) for name in ("brightness", "contrast", "saturation", "hue")}
+            fields = {name: 0.0 if value is None else pair(value, name) for name, value in given.items()}
+            largest = 255.0 if keys_of(transform)[0] in context.bytes_keys else 1.0
+            return single(transform, ColorJitter, f"values from 0 to {largest:g}", value_range=largest, **fields)
     return None
+
+
+def _like(transform: Any, kind: Any, inner: Any, **arguments: Any) -> Lowered:
+    """An operation with the arguments that MONAI's `inner` transform holds under the same names, and others."""
+    if hasattr(inner, "dtype"):
+        check_float(transform, [inner.dtype])
+    for name, hint in get_type_hints(kind).items():
+        if name not in ("keys", "prob", *arguments) and hasattr(inner, name):
+            value = getattr(inner, name)
+            arguments[name] = pair(value, name) if hint == tuple[float, float] or hasattr(value, "__iter__") else value
+    return single(transform, kind, **{"prob": getattr(transform, "prob", 1.0), **arguments})
 
 
 def _gaussian(transform: Any, inner: Any) -> Lowered:
@@ -96,28 +88,8 @@ def _low_resolution(transform: Any) -> Lowered:
             f"has upsample_mode={up}, align_corners={transform.align_corners}; Hasten interpolates linearly"
         )
     zoom = pair(transform.zoom_range, "zoom_range")
-    return _one(transform, SimulateLowResolution, zoom_range=zoom, half_pixel=down == "nearest-exact")
-
-
-def _colours(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.RandTorchVisiond():
-            if transform.name != "ColorJitter":
-                raise NotLowered(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
-            _check_one_key(transform)
-            inner = transform.trans.trans
-            fields = {
-                name: _jitter(getattr(inner, name), name) for name in ("brightness", "contrast", "saturation", "hue")
-            }
-            largest = 255.0 if keys_of(transform)[0] in context.bytes_keys else 1.0
-            return _one(transform, ColorJitter, f"values from 0 to {largest:g}", value_range=largest, **fields)
-    return None
-
-
-def _jitter(value: Any, name: str) -> float | tuple[float, float]:
-    return 0.0 if value is None else pair(value, name)
+    half_pixel = down == "nearest-exact"
+    return single(transform, SimulateLowResolution, prob=transform.prob, zoom_range=zoom, half_pixel=half_pixel)
 
 
 def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[float, ...] | None:

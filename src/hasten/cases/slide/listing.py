@@ -96,18 +96,16 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _of_list(path: Path) -> tuple[SlideCase, ...]:
-    rows = list(read_rows(path, ("slide", "mask"), ("split",)))
-    if not rows:
+    cases = []
+    for where, row in read_rows(path, ("slide", "mask"), ("split",)):
+        if not row["slide"]:
+            raise ValueError(f"{where}: names no slide; its columns must be slide, mask, split")
+        slide = path.parent / row["slide"]
+        mask = path.parent / row["mask"] if row["mask"] else None
+        for kind, file in (("slide", slide), ("mask", mask)):
+            if file is not None and not file.is_file():
+                raise ValueError(f"{where}: the {kind} {file} is not there; correct the path")
+        cases.append(SlideCase(id=slide.stem, slide=slide, mask=mask, part=read_part(row.get("split"), where)))
+    if not cases:
         raise ValueError(f"{path}: names no slides; write one row for each, with slide, mask and split")
-    return tuple(_case(path.parent, where, row) for where, row in rows)
-
-
-def _case(folder: Path, where: str, row: dict[str, str]) -> SlideCase:
-    if not row["slide"]:
-        raise ValueError(f"{where}: names no slide; its columns must be slide, mask, split")
-    slide = folder / row["slide"]
-    mask = folder / row["mask"] if row["mask"] else None
-    for kind, file in (("slide", slide), ("mask", mask)):
-        if file is not None and not file.is_file():
-            raise ValueError(f"{where}: the {kind} {file} is not there; correct the path")
-    return SlideCase(id=slide.stem, slide=slide, mask=mask, part=read_part(row.get("split"), where))
+    return tuple(cases)

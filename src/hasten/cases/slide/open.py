@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,7 +121,7 @@ class Slide:
     def __enter__(self) -> Slide:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
@@ -136,11 +135,9 @@ class Slide:
             ) from error
 
     def _levels(self) -> str:
-        def described(number: int, level: Level) -> str:
-            size = "" if self.mpp is None else f", {self.mpp * level.downsample:.3g} um/pixel"
-            return f"{number}: {level.height} x {level.width}{size}"
-
-        return "; ".join(described(number, level) for number, level in enumerate(self.levels))
+        sizes = ["" if self.mpp is None else f", {self.mpp * each.downsample:.3g} um/pixel" for each in self.levels]
+        levels = zip(self.levels, sizes, strict=True)
+        return "; ".join(f"{at}: {each.height} x {each.width}{size}" for at, (each, size) in enumerate(levels))
 
 
 class CucimReader:
@@ -259,12 +256,12 @@ class TifffileReader:
         return (plane if plane.shape[2] == 3 else plane[..., :1]).astype(np.uint8)
 
 
-_READERS: dict[str, tuple[str, Callable[[Path], SlideReader]]] = {
-    "cucim": ("cucim", CucimReader),
-    "tifffile": ("tifffile", TifffileReader),
-    "openslide": ("openslide", OpenSlideReader),
+_READERS: dict[str, Callable[[Path], SlideReader]] = {
+    "cucim": CucimReader,
+    "tifffile": TifffileReader,
+    "openslide": OpenSlideReader,
 }
-"""Name, module and reader, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
+"""Readers by module, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
 BACKENDS = tuple(_READERS)
 MASK_BACKENDS = ("tifffile", "openslide", "cucim")
 """Backends in the order for masks, whose single channel cuCIM reads only uncompressed."""
@@ -292,7 +289,7 @@ def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str
     errors: list[str] = []
     for name in [backend] if backend is not None else [name for name in order if name in available]:
         try:
-            slide = Slide(path, name, _READERS[name][1](path))
+            slide = Slide(path, name, _READERS[name](path))
         except Exception as error:  # each library has errors of its own
             errors.append(f"{name}: {first_line(error)}")
             continue
@@ -304,8 +301,8 @@ def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str
 
 def installed() -> tuple[str, ...]:
     """The installed backends, the fastest first; without cuCIM if Horovod is loaded, with which it crashes."""
-    names = [name for name, (module, _) in _READERS.items() if importlib.util.find_spec(module) is not None]
-    return tuple(name for name in names if name != "cucim" or _CLASH not in sys.modules)
+    found = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+    return tuple(name for name in found if name != "cucim" or _CLASH not in sys.modules)
 
 
 def _check_whole(path: Path) -> None:

@@ -1,8 +1,12 @@
-"""Tissue detection: Otsu's threshold on the saturation of a coarse level."""
+"""Where a slide has tissue, by Otsu's threshold on the saturation of a coarse level, and the grid that it is cut into.
+
+The grid has one cell for each value of a heat map, and one tile around each cell with tissue.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
@@ -13,16 +17,41 @@ _LEAST_SATURATION = 12
 """Smallest threshold, of 255: glass is less saturated. Keeps the noise of a slide without tissue from being split."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tissue:
+class Tissue(NamedTuple):
     """A mask of one level."""
 
     mask: np.ndarray
     """(H, W) bool."""
+    downsample: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Cells of `stride` pixels of a level; a tile of `tile` pixels has its middle in that of its cell.
+
+    A heat map is an image of the cells, so that it is a slide's level of downsample `cell`.
+    """
+
     level: int
     downsample: float
-    threshold: int
-    """Saturation, 0 to 255, above which a pixel is tissue."""
+    """Downsample of the level."""
+    tile: int
+    stride: int
+    shape: tuple[int, int]
+    """Rows and columns of cells."""
+    cells: np.ndarray
+    """(N, 2) int64 row and column of the cells with tissue, in the order of rows."""
+
+    @property
+    def cell(self) -> float:
+        """Pixels of level 0 that a cell is long."""
+        return self.stride * self.downsample
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Row and column, in pixels of the level, of a tile's upper left corner. It may lie outside the slide."""
+        row, column = self.cells[number]
+        shift = self.stride // 2 - self.tile // 2
+        return int(row) * self.stride + shift, int(column) * self.stride + shift
 
 
 def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -> Tissue:
@@ -32,22 +61,15 @@ def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -
     """
     level = slide.level_near(downsample)
     saturation = saturation_of(slide.read_level(level))
-    threshold = max(otsu(saturation), _LEAST_SATURATION)
-    mask = without_small(saturation > threshold, min_pixels)
-    if not mask.any():
+    parts, _ = ndimage.label(saturation > max(otsu(saturation), _LEAST_SATURATION), np.ones((3, 3)))
+    large = np.bincount(parts.ravel()) >= min_pixels
+    large[0] = False
+    if not large.any():
         raise ValueError(
             f"{slide.path}: no tissue found on level {level} (the largest saturation is {int(saturation.max())} of "
             "255); take the slide out of the list, or lower tiles.min_tissue_pixels if its tissue is very small"
         )
-    return Tissue(mask=mask, level=level, downsample=slide.levels[level].downsample, threshold=threshold)
-
-
-def without_small(mask: np.ndarray, min_pixels: float) -> np.ndarray:
-    """The mask (H, W) bool without connected components of fewer pixels."""
-    labels, _ = ndimage.label(mask, np.ones((3, 3)))
-    large = np.bincount(labels.ravel()) >= min_pixels
-    large[0] = False
-    return np.asarray(large[labels])
+    return Tissue(large[parts], slide.levels[level].downsample)
 
 
 def saturation_of(image: np.ndarray) -> np.ndarray:
@@ -68,3 +90,44 @@ def otsu(values: np.ndarray) -> int:
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = below * above * (weighted / below - (weighted[-1] - weighted) / above) ** 2
     return int(np.nan_to_num(apart, nan=-1.0).argmax())
+
+
+def grid_of(slide: Slide, tissue: Tissue, *, level: int, tile: int, stride: int, min_tissue: float = 0.1) -> Grid:
+    """The cells of which a share of at least `min_tissue`, and more than 0, is tissue.
+
+    Raises ValueError for a level that the slide does not have, and where no cell has tissue.
+    """
+    pyramid_level = slide.levels[slide.level(level)]
+    shape = -(-pyramid_level.height // stride), -(-pyramid_level.width // stride)
+    share = cell_shares(tissue.mask, tissue.downsample, shape, stride * pyramid_level.downsample)
+    cells = np.argwhere((share >= min_tissue) & (share > 0))
+    if not len(cells):
+        raise ValueError(
+            f"{slide.path}: no tile of {tile} pixels on level {level} has {min_tissue:.0%} tissue; "
+            "lower tiles.min_tissue"
+        )
+    return Grid(level=level, downsample=pyramid_level.downsample, tile=tile, stride=stride, shape=shape, cells=cells)
+
+
+def cell_shares(
+    mask: np.ndarray, downsample: float, shape: tuple[int, int], cell: float, *, size: float | None = None
+) -> np.ndarray:
+    """(rows, columns) float64: the share of the mask in the square of `size` around the middle of each cell.
+
+    mask: (H, W) bool or 0 and 1, `downsample` pixels of level 0 long each. cell, size: in pixels of level 0; None takes
+    the cell itself. A square smaller than a pixel of the mask takes the pixel that it lies in.
+    """
+    side = cell if size is None else size
+    sums = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1))
+    sums[1:, 1:] = mask.astype(float).cumsum(0).cumsum(1)
+
+    def bounds(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        middle = (np.arange(count) + 0.5) * cell
+        first = np.floor((middle - side / 2) / downsample + 1e-6).astype(int)
+        last = np.ceil((middle + side / 2) / downsample - 1e-6).astype(int)
+        return np.clip(first, 0, length), np.clip(last, 0, length)
+
+    (top, bottom), (left, right) = (bounds(count, length) for count, length in zip(shape, mask.shape, strict=True))
+    rows = sums[bottom] - sums[top]
+    area = np.outer(bottom - top, right - left)
+    return np.asarray((rows[:, right] - rows[:, left]) / np.maximum(area, 1))

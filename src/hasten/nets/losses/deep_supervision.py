@@ -45,13 +45,7 @@ def heads_of(output: Tensor | Sequence[Tensor], target: Tensor) -> Sequence[Tens
 
 def nearest(target: Tensor, size: Sequence[int]) -> Tensor:
     """The target (B, C, ...) at the voxel nearest to each of a grid of `size`: torch's mode "nearest-exact"."""
-    sides = target.shape[2:]
-    if tuple(sides) == tuple(size):
-        return target
-    if all(side % length == 0 for side, length in zip(sides, size, strict=True)):
-        steps = [side // length for side, length in zip(sides, size, strict=True)]
-        for axis, step in enumerate(steps, start=2):
-            target = target[(slice(None),) * axis + (slice(step // 2, None, step),)]
+    if tuple(target.shape[2:]) == tuple(size):
         return target
     # A class index is exact in float32; no integer but uint8 can be interpolated.
     return F.interpolate(target.float(), size=list(size), mode="nearest-exact").to(target.dtype)

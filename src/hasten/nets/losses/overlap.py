@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.kernels.use import kernels_take
-from hasten.nets.losses.soft_counts import Counts, soft_counts, surprised_counts
+from hasten.nets.losses.soft_counts import Counts, soft_counts
 
 _MOST_CLASSES = 128
 """Most classes that a tile of the kernels holds."""
@@ -68,8 +68,7 @@ class OverlapLoss(nn.Module):
         """() loss. input: (B, K, ...) scores. target: (B, 1, ...) class index. ValueError if they do not fit."""
         check_shapes(input, target)
         with without_autocast(input):
-            scores, target, kernels = self.lifted(input, target)
-            return self.of_counts(soft_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index))
+            return self.of_counts(self._counts(input, target)[0])
 
     def of_counts(self, counts: Counts) -> Tensor:
         """The loss () of all K classes' (B, K) counts."""
@@ -82,8 +81,8 @@ class OverlapLoss(nn.Module):
         """The loss (), and the cross-entropy () as torch has it, but 0 if all voxels are ignored."""
         check_shapes(input, target)
         with without_autocast(input):
-            scores, target, kernels = self.lifted(input, target)
-            counts, surprise = surprised_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
+            counts, surprise = self._counts(input, target, surprised=True)
+            assert surprise is not None
             size = counts.labelled.sum()
             if self.ignore_index is not None:
                 size = size.clamp(min=1.0)
@@ -93,14 +92,11 @@ class OverlapLoss(nn.Module):
         """Whether Triton kernels cover the call. scores: (B, K, ...)."""
         return self.kernels and scores.shape[1] <= _MOST_CLASSES and kernels_take(scores)
 
-    def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Scores (B, K, ...) and target (B, 1, ...) as plain tensors, and whether kernels count them.
-
-        The scores are in float32 or more unless kernels convert them as they read.
-        """
-        if self.by_kernels(scores):
-            return plain(scores), plain(target), True
-        return *lifted(scores, target), False
+    def _counts(self, scores: Tensor, target: Tensor, *, surprised: bool = False) -> tuple[Counts, Tensor | None]:
+        """`soft_counts`, of scores in float32 or more unless kernels convert them as they read."""
+        kernels = self.by_kernels(scores)
+        scores, target = (plain(scores), plain(target)) if kernels else lifted(scores, target)
+        return soft_counts(scores, target, surprised=surprised, kernels=kernels, ignore_index=self.ignore_index)
 
 
 def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

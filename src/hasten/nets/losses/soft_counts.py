@@ -80,17 +80,6 @@ class _CpuCounts(torch.autograd.Function):
         return gradient, None, None, None
 
 
-def cpu_counts(
-    scores: Tensor, label: Tensor, *, surprised: bool, ignore_index: int | None = None
-) -> tuple[Tensor | None, ...]:
-    """Hit, predicted and labelled (B, K), and the surprise (B, K) or None, in float32.
-
-    scores: (B, K, ...) that `cpu_counts_take`. label: (B, 1, ...) class index of any type, or `ignore_index`, whose
-    voxels are left out. Raises IndexError for any other label. Differentiable once, in scores.
-    """
-    return _CpuCounts.apply(scores, label, surprised, ignore_index)
-
-
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Voxels, soft ones, of each sample and class (B, K), or of each class (K,)."""
@@ -157,29 +146,20 @@ class _SoftCounts(torch.autograd.Function):
         return grad_scores.reshape(ctx.shape), None, None, None
 
 
-def soft_counts(scores: Tensor, label: Tensor, *, kernels: bool = False, ignore_index: int | None = None) -> Counts:
-    """Counts (B, K) of the soft-max of the scores.
+def soft_counts(
+    scores: Tensor, label: Tensor, *, surprised: bool = False, kernels: bool = False, ignore_index: int | None = None
+) -> tuple[Counts, Tensor | None]:
+    """Counts (B, K) of the soft-max of the scores; if `surprised` also the sum (B, K) of -log p over a class's voxels.
 
     scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1 or
     `ignore_index`, whose voxels are left out. kernels: by Triton, on a GPU, where scores may be float16 or bfloat16,
-    too. Differentiable once, in scores.
+    too. Differentiable once, in scores. The C++ functions raise IndexError for any other label.
     """
-    return Counts(*_counted(scores, label, surprised=False, kernels=kernels, ignore_index=ignore_index)[:3])
-
-
-def surprised_counts(
-    scores: Tensor, label: Tensor, *, kernels: bool = False, ignore_index: int | None = None
-) -> tuple[Counts, Tensor]:
-    """`soft_counts`, and the surprise (B, K): the sum of -log p over the voxels of each class, for cross-entropies."""
-    *counts, surprise = _counted(scores, label, surprised=True, kernels=kernels, ignore_index=ignore_index)
-    return Counts(*counts), surprise
-
-
-def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool, ignore_index: int | None) -> Any:
     if kernels:
         from hasten.nets.losses.soft_counts_triton import triton_counts
 
-        return triton_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
-    if cpu_counts_take(scores, label):
-        return cpu_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
-    return _SoftCounts.apply(scores, label, surprised, ignore_index)
+        *counts, surprise = triton_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
+    else:
+        function: Any = _CpuCounts if cpu_counts_take(scores, label) else _SoftCounts
+        *counts, surprise = function.apply(scores, label, surprised, ignore_index)
+    return Counts(*counts), surprise  # type: ignore[arg-type]

@@ -36,20 +36,16 @@ def from_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sides, 
     return _FromFew.apply(image, weight, bias, stride, padding)
 
 
-def to_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sides, padding: Sides) -> Tensor:
-    """The convolution of stride 1 of (B, C, *S) in channels-last, in its type. weight: (few, C, *k)."""
-    return _ToFew.apply(image, weight, bias, stride, padding, None)
-
-
-def transposed_to_few(
+def to_few(
     image: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     stride: Sides,
     padding: Sides,
-    output_padding: Sides,
+    output_padding: Sides | None = None,
 ) -> Tensor:
-    """The transposed convolution of (B, C, *S) in channels-last, in its type. weight: (C, few, *k)."""
+    """The convolution of stride 1 of (B, C, *S) in channels-last, in its type, or, with `output_padding`, a transposed
+    one of any stride. weight: (few, C, *k), transposed (C, few, *k)."""
     return _ToFew.apply(image, weight, bias, stride, padding, output_padding)
 
 

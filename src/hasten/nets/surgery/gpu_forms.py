@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from hasten.kernels.use import kernels_take, triton_runs
-from hasten.nets.surgery.few_channels import from_few, takes_few, to_few, transposed_to_few
+from hasten.nets.surgery.few_channels import from_few, takes_few, to_few
 from hasten.nets.surgery.layout import as_last, as_maps, as_rows, channels_last_of
 
 _LEAST_CHANNELS = 8
@@ -92,7 +92,7 @@ def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest:
         stride, padding = numbers[:2]
         rows = as_last(image.to(dtype))
         if transposed and takes_few(weight.shape[1], taps, voxels * math.prod(stride)):
-            return transposed_to_few(rows, weight, bias, stride, padding, rest[2])
+            return to_few(rows, weight, bias, stride, padding, rest[2])
         if not transposed and takes_few(weight.shape[1], taps, voxels):
             return from_few(rows, weight, bias, stride, padding)
         if not transposed and set(stride) == {1} and takes_few(len(weight), taps, voxels):

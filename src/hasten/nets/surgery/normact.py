@@ -189,11 +189,9 @@ def group_norm_act(
     normed = functional.group_norm(image.contiguous(), groups, weight, bias, eps)
     normed = normed.contiguous(memory_format=layout_of(image))
     normed = functional.dropout(normed, dropout) if dropout else normed
-    return normed if slope is None else _activated(normed, slope)
-
-
-def _activated(image: Tensor, slope: Tensor | float) -> Tensor:
-    return functional.prelu(image, slope) if isinstance(slope, Tensor) else functional.leaky_relu(image, slope)
+    if slope is None:
+        return normed
+    return functional.prelu(normed, slope) if isinstance(slope, Tensor) else functional.leaky_relu(normed, slope)
 
 
 def batch_norm_act(

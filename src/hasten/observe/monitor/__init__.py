@@ -2,7 +2,6 @@
 
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.live import Monitor
-from hasten.observe.monitor.recording import MonitorRecording, read_recording, recordings
-from hasten.observe.monitor.sample import Gpu, Host, Sample
+from hasten.observe.monitor.recording import Gpu, Host, MonitorRecording, Sample, read_recording, recordings
 
 __all__ = ["Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "read_recording", "recordings"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hasten.observe.monitor.sample import Gpu, Sample
+from hasten.observe.monitor.recording import Gpu, Sample
 from hasten.observe.values import duration
 
 LEAST_S = 60.0

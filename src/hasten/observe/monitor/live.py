@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hasten.observe.monitor.alerts import alerts_of
-from hasten.observe.monitor.gpu import GpuProbe
-from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, rank_name
-from hasten.observe.monitor.sample import Sample, to_record
+from hasten.observe.monitor.probes import GpuProbe, HostProbe
+from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT, Sample, to_record
 from hasten.observe.rundir import append_jsonl
 
 log = logging.getLogger(__name__)
@@ -63,7 +61,7 @@ class Monitor:
         """Processor time that the sampling took so far."""
         self._steps, self._age, self._gpus, self._tell, self._send = steps, age_s, gpus, tell, send
         self._pace = Pace()
-        self._jsonl = folder / rank_name(MONITOR_JSONL, self.rank)
+        self._jsonl = folder / (f"monitor-rank{self.rank}.jsonl" if self.rank else MONITOR_JSONL)
         self._recent: deque[Sample] = deque(maxlen=RECENT)
         self._said: set[str] = set()
         self._began = 0.0

@@ -16,9 +16,15 @@ from rich.text import Text
 
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
-from hasten.observe.monitor.alerts import Alert, alerts_of_ranks, sentences
-from hasten.observe.monitor.recording import MONITOR_JSONL, RECENT_BYTES, MonitorRecording, read_records, recordings
-from hasten.observe.monitor.sample import Sample
+from hasten.observe.monitor.alerts import alerts_of_ranks, sentences
+from hasten.observe.monitor.recording import (
+    MONITOR_JSONL,
+    RECENT_BYTES,
+    MonitorRecording,
+    Sample,
+    read_records,
+    recordings,
+)
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import duration, integer, mapping, number
@@ -41,24 +47,14 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class View:
-    """The state of a run at one moment; None is unknown."""
+    """A run at one moment."""
 
-    name: str
-    folder: Path
     state: str
     """waiting, running, silent, or the status in summary.json."""
-    silent_s: float | None
-    """Seconds since anything was written, if the run should have written."""
-    time_s: float | None
-    steps: int | None
-    """Done, of `total`."""
-    total: int | None
-    details: tuple[str, ...]
-    """What else there is to see: scores, speed, ranks, host."""
-    alerts: tuple[Alert, ...]
-    notes: tuple[str, ...]
+    frame: RenderableType
+    """Everything that is known, most important first; what is not known is left out."""
 
     @property
     def is_over(self) -> bool:
@@ -98,18 +94,24 @@ def view_of(folder: Path, *, now: Callable[[], float] = time.time) -> View:
         details.append(f"{SHOWN[metric]} {scored[-1][0]:.4f} ({about})")
     details.append(_text(number(speeds.get("samples_per_s")), "{:.1f} samples/s"))
     details.append(_text(number(speeds.get("wait_share")), "waiting for data {:.1%}"))
-    return View(
-        name=str(summary.get("name") or folder.resolve().name),
-        folder=folder,
-        state=state,
-        silent_s=silent_s,
-        time_s=max(times, default=None) if total_s is None else total_s,
-        steps=done,
-        total=done if state == "time_up" else integer(settings.get("steps")),
-        details=("  ".join(filter(None, details)), *(_sample(rank, each) for rank, each in ranks.items())),
-        alerts=tuple(alerts_of_ranks({each.rank: each.samples for each in recorded})),
-        notes=tuple(dict.fromkeys(note for each in recorded for note in each.notes)),
-    )
+    words, color = _STATES.get(state, (state, "yellow"))
+    if silent_s is not None:
+        words += f", no news for {duration(silent_s)}"
+    time_s = max(times, default=None) if total_s is None else total_s
+    name = printable(str(summary.get("name") or folder.resolve().name))
+    parts = [Text.assemble((name, "bold"), "  ", (words, color), "" if time_s is None else f"  {duration(time_s)}")]
+    if state == "silent":
+        resume = f"hasten train --resume --out {printable(quote(str(folder)))}"
+        parts.append(Text(f"killed or stuck; if killed, resume with: {resume}"))
+    total = done if state == "time_up" else integer(settings.get("steps"))
+    if done is not None:
+        parts.append(Text(f"step {done}" + (f"/{total} ({100 * done / total:.0f}%)" if total else "")))
+    texts = ["  ".join(filter(None, details)), *(_sample(rank, each) for rank, each in ranks.items())]
+    parts += [Text(text) for text in texts if text]
+    alerts = alerts_of_ranks({each.rank: each.samples for each in recorded})
+    parts += [Text(f"! {text}", style="yellow") for text in sentences(alerts)]
+    notes = dict.fromkeys(note for each in recorded for note in each.notes)
+    return View(state, Group(*parts, *(Text(printable(note), style="dim") for note in notes)))
 
 
 def _state(
@@ -167,25 +169,6 @@ def _sample(rank: int, sample: Sample) -> str:
         )
         parts.append(f"GPU {gpu.index}{_text(gpu.util, ' {:.0f}%')}{memory}{heat}")
     return "  ".join(filter(None, parts))
-
-
-def frame(view: View) -> RenderableType:
-    """Everything that is known, most important first; what is not known is left out."""
-    words, color = _STATES.get(view.state, (view.state, "yellow"))
-    if view.silent_s is not None:
-        words += f", no news for {duration(view.silent_s)}"
-    parts = [Text.assemble((printable(view.name), "bold"), "  ", (words, color))]
-    parts[0].append("" if view.time_s is None else f"  {duration(view.time_s)}")
-    if view.state == "silent":
-        folder = printable(quote(str(view.folder)))
-        parts.append(Text(f"killed or stuck; if killed, resume with: hasten train --resume --out {folder}"))
-    if view.steps is not None:
-        share = f"/{view.total} ({100 * view.steps / view.total:.0f}%)" if view.total else ""
-        parts.append(Text(f"step {view.steps}{share}"))
-    parts += [Text(detail) for detail in view.details if detail]
-    parts += [Text(f"! {text}", style="yellow") for text in sentences(view.alerts)]
-    parts += [Text(printable(note), style="dim") for note in view.notes]
-    return Group(*parts)
 
 
 def _text(value: float | None, form: str, scale: float = 1) -> str:

@@ -7,8 +7,7 @@ comparing. docs/engine.md, "A time limit", says how the account is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from hasten.observe.clock import Clock
 from hasten.runtime.variant import VariantTimes
@@ -24,7 +23,7 @@ class Experiments:
 
     def __init__(self, clock: Clock, limit_s: float | None = None) -> None:
         """clock: of the run, which `limit_s` counts on."""
-        self._clock, self._own, self._limit_s = clock, Clock(), limit_s
+        self._clock, self._spent, self._limit_s = clock, Clock().span("experiments"), limit_s
         self.timed: dict[str, VariantTimes] = {}
         """What was timed in this run, by network and shape, also where it was too doubtful to be kept for others."""
 
@@ -35,7 +34,7 @@ class Experiments:
     @property
     def seconds(self) -> float:
         """Seconds that experiments have taken, those under way included."""
-        return self._own.seconds.get("all", 0.0)
+        return self._spent.seconds()
 
     @property
     def run_s(self) -> float:
@@ -47,11 +46,9 @@ class Experiments:
         """Seconds that experiments may still take; infinite without a limit."""
         return math.inf if self._limit_s is None else max(0.0, min(SHARE * self._limit_s - self.seconds, self.run_s))
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Counts the seconds of the block, once where blocks are nested."""
-        with self._own.span("all"):
-            yield
+        return self._spent
 
     def refusal(self, cost_s: float, saves_s: float) -> str:
         """Why no experiment may begin that takes `cost_s` and is likely to save `saves_s`; empty where it may."""

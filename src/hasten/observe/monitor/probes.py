@@ -1,14 +1,21 @@
-"""GPU readings by NVIDIA's management library (NVML); readings that the driver does not support are left out."""
+"""Readings of the host and this process by the system, and of GPUs by NVIDIA's management library (NVML).
+
+They are taken every second, at low cost. What the driver does not support is left out.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
+from hasten.observe.cores import memory_limits
 from hasten.observe.env import driver_version
-from hasten.observe.monitor.sample import Gpu
+from hasten.observe.monitor.recording import Gpu, Host
 
 MIB = 1024**2
 _REASONS = {
@@ -20,6 +27,31 @@ _REASONS = {
     0x80: "power_brake",
 }
 """NVML's bits for what lowers the clocks. An idle GPU and clocks set by a user are no throttling."""
+
+
+class HostProbe:
+    """Reads the host; the first reading has no rates."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._first = True
+
+    def read(self) -> Host:
+        # Both are means since the call before.
+        cpu, own = psutil.cpu_percent(), round(self._process.cpu_percent() / 100, 3)
+        rates = {} if self._first else {"cpu": cpu, "own_cores": own}
+        self._first = False
+        memory = psutil.virtual_memory()
+        whole = (memory.total, memory.total - memory.available)
+        limit, in_use = min(memory_limits(), default=whole)  # of the container, where that leaves less
+        total, used = (limit, in_use) if limit - in_use < memory.available else whole
+        return Host(
+            ram_used=round(used / MIB, 1),
+            ram_total=round(total / MIB, 1),
+            rss=round(self._process.memory_info().rss / MIB, 1),
+            load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            **rates,
+        )
 
 
 class GpuProbe:

@@ -179,15 +179,9 @@ class TransformProgram:
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
         if len(plan.source) > len(source.transforms):
             return self._lower_after(replace(source, transforms=plan.source), options)
-        here = replace(self, plan=_checked(plan, self.strict), context=context)
-        return here._program_after(source, plan.ops, options)
-
-    def _program_after(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
-        """A program of transforms on whole cases, followed by these operations."""
-        batch, _ = source.batch([0])
-        labels = tuple(key for key in self.context.label_keys if key in source.keys)
+        labels = tuple(key for key in context.label_keys if key in source.keys)
         cases = CaseSource(store=store_of_batch(batch, "cpu"), whole_cases=source)
-        chain = Chain(crop=None, ops=ops, keys=source.keys, label_keys=labels)
+        chain = Chain(crop=None, ops=_checked(plan, self.strict).ops, keys=source.keys, label_keys=labels)
         return make_program(chain, cases, **{**options, "train_cases": None})
 
     def _cucim(self, device: torch.device) -> bool:

@@ -39,7 +39,7 @@ from monai.transforms import (
 from torch import Tensor
 
 import hasten
-from hasten.augment.compile import compile_transforms
+from hasten.augment.from_monai import compile_transforms
 from hasten.augment.program import HostSource, ResidentSource
 from hasten.cache.dataset import CacheDataset
 from hasten.monai.persistent import PersistentDataset
