@@ -23,7 +23,7 @@ def validations(logs: Path) -> dict[str, Any]:
 def scaling_logs(folder: Path) -> dict[str, Any]:
     """Fitted on 1, 2 and 4 GPUs, predicted for all; the epoch is the median of all but the first."""
     results: dict[str, Any] = {}
-    logs = read_logs(folder).logs
+    logs, _ = read_logs(folder)
     for strategy in sorted({log.strategy for log in logs}):
         epochs = {log.world: seconds for log in logs if log.strategy == strategy and (seconds := log.epoch_s(None))}
         fit = fit_epochs({world: epochs[world] for world in FITTED_ON}, "weak")

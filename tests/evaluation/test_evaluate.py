@@ -208,5 +208,5 @@ def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", str(predictions), str(data), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert {path.suffix for path in out.iterdir()} == {".csv", ".json", ".html"}
-    assert result.stdout.split()[:4] == ["class", "Dice", "IoU", "HD95"]
+    assert result.stdout.split()[:4] == ["Class", "Dice", "IoU", "HD95"]
     assert CliRunner().invoke(app, ["evaluate", str(predictions), str(tmp_path / "nowhere")]).exit_code == 2

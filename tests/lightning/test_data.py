@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from hasten.config.load import load_run
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
-from hasten.lightning.data import rank_indices
 from hasten.report.read import read_run
 from hasten.training.choose.batch_program import choose_program
 from hasten.training.plan import plan_run
@@ -170,12 +169,6 @@ def test_other_wrong_use(data: Path, tmp_path: Path) -> None:
         HastenDataModule(load_run(overrides=[f"data.source={data}"]), ["train.seed=1"])
     with pytest.raises(ValueError, match="nowhere"):
         trainer(max_steps=1).fit(Small(), datamodule=HastenDataModule(tmp_path / "nowhere"))
-
-
-def test_each_rank_has_as_many_cases() -> None:
-    assert [rank_indices(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
-    assert [rank_indices(1, rank, 3) for rank in range(3)] == [(0,)] * 3
-    assert rank_indices(0, 0, 2) == ()
 
 
 def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:

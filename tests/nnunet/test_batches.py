@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.augment.make_program import CaseSource, make_program
-from hasten.nnunet.batches import Augmentation, Batches, NnunetCrop, chain_of, read_cases
+from hasten.nnunet.batches import Augmentation, NnunetCrop, batches_of, chain_of, read_cases
 from tests.nnunet.datasets import DataSet
 
 CPU = torch.device("cpu")
@@ -18,14 +19,14 @@ USUAL = Augmentation(rotate_deg=30.0, mirror_axes=(0, 1, 2), in_plane=False)
 
 def batches(
     *, augmentation: Augmentation | None = None, forced: int = 1, first: int = 0, dims: int = 3, **options: Any
-) -> Batches:
+) -> Iterator[dict[str, Any]]:
     patch = PATCH if dims == 3 else (1, 8, 8)
     store = read_cases(DataSet(), spatial_dims=dims)
     crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced)
     program = make_program(
         chain_of(store, crop, augmentation), CaseSource(store=store), batch_size=2, seed=5, device=CPU
     )
-    return Batches(program=program, first=first, scales=options.pop("scales", None), **options)
+    return batches_of(program, first=first, scales=options.pop("scales", None), **options)
 
 
 def test_patches_hold_the_cases_voxels_and_classes() -> None:

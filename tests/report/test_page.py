@@ -49,7 +49,7 @@ def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -
         "40, 56, 40",
         "the 90th percentile of the shapes, in multiples of 8",
         "some CPU",
-        "8 GiB",
+        "ram_bytes: 8589934592",
         "learning_rate: 0.003",
     ):
         assert text in " ".join(page.text.split()), text

@@ -65,8 +65,8 @@ def test_a_runs_classes_have_their_colours_whatever_their_values(
         zip(names, slices.COLORS, strict=False)
     )
     (shown,) = section.slices
-    for uri, drawn in ((shown.label, label), (shown.prediction, label[:, ::-1])):
-        picture = pixels(uri)
+    for shown_map, drawn in ((shown.label, label), (shown.prediction, label[:, ::-1])):
+        picture = pixels(slices.label_uri(shown_map))
         size = picture.shape[1] // label.shape[1]
         middle = picture[size // 2, size // 2 :: size]
         expected = [rgb(slices.COLORS[index - 1]) if index else None for index in drawn[0]]

@@ -168,7 +168,7 @@ def test_patches_are_those_of_the_batch_program(tmp_path: Path, dims: int) -> No
     from hasten.training.plan import plan_run
     from hasten.training.prepare_cases import arena_of
 
-    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(16, 32, 32), spatial_dims=dims)
+    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(16 if dims == 3 else 1, 32, 32))
     patch = [8, 16, 16] if dims == 3 else [1, 16, 16]
     config = load_run(overrides=[f"data.source={data}", f"cache.dir={tmp_path / 'cache'}", f"sample.patch={patch}",
                                  "sample.batch_size=4", "sample.compile=false"])  # fmt: skip

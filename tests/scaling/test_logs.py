@@ -16,11 +16,11 @@ def test_logs_of_all_kinds(tmp_path: Path) -> None:
     csv_log(tmp_path, "log_first.csv", 10.0)
     (tmp_path / "notes.csv").write_text("a,b\n")
     (tmp_path / "pictures").mkdir()
-    result = read_logs(tmp_path)
-    assert [(log.strategy, log.world) for log in result.logs] == [("horovod", 2), ("native", 1)]
-    assert len(result.notes) == 1
-    assert result.notes[0].startswith("log_first.csv: ignored, ")
-    assert "workers" in result.notes[0]
+    logs, notes = read_logs(tmp_path)
+    assert [(log.strategy, log.world) for log in logs] == [("horovod", 2), ("native", 1)]
+    assert len(notes) == 1
+    assert notes[0].startswith("log_first.csv: ignored, ")
+    assert "workers" in notes[0]
 
 
 def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> No
         entry("four", 4, seed=1, status="running"),
     ]
     list_runs(tmp_path, entries)
-    result = read_logs(tmp_path)
-    two, one = result.logs
+    logs, notes = read_logs(tmp_path)
+    two, one = logs
     assert (one.strategy, one.world, one.total_s, one.mode) == ("single", 1, 66.0, "strong")
     assert (two.strategy, two.world, two.seed, two.total_s, two.mode) == ("ddp", 2, 7, 60.0, "weak")
     assert dict(one.epochs) == pytest.approx({0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0})
@@ -44,29 +44,29 @@ def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> No
     assert [one.time_to(level) for level in (0.5, 0.6, 0.8, 0.9)] == [10.0, 20.0, 20.0, None]
     assert one.losses[1] == pytest.approx((1.0, 7.0, 0.5))
     assert (one.machine["threads"], two.machine["others_cores"], one.machine["cores"]) == ("2", 0.5, 2)
-    assert result.notes == ("three: failed (no room), so it is left out.", "four: running, so it is left out.")
+    assert notes == ["three: failed (no room), so it is left out.", "four: running, so it is left out."]
 
 
 def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", samples_per_s=10.0, seed=3)
     run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="zero1")
     run_folder(tmp_path / "c", samples_per_s=20.0, world=2, strategy="ddp", status="interrupted")
-    result = read_logs(tmp_path)
-    assert [(log.strategy, log.world, log.seed) for log in result.logs] == [("single", 1, 3), ("zero1", 2, 0)]
-    assert result.notes == ("c: interrupted, so it is left out.",)
+    logs, notes = read_logs(tmp_path)
+    assert [(log.strategy, log.world, log.seed) for log in logs] == [("single", 1, 3), ("zero1", 2, 0)]
+    assert notes == ["c: interrupted, so it is left out."]
 
 
 def test_a_run_shorter_than_an_epoch_has_its_typical_pace(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", samples_per_s=10.0, train={"learning_rate_batch": 2})
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text(lines[0] + "\n")
-    (log,) = read_logs(tmp_path).logs
+    (log,), _ = read_logs(tmp_path)
     assert dict(log.epochs) == {0: 2.0}
     assert log.rate == pytest.approx(0.25)  # the one that the batch made of it
     (folder / "metrics.jsonl").unlink()
-    result = read_logs(tmp_path)
-    assert result.logs[0].epoch_s(None) is None
-    assert "has no pace" in result.notes[0]
+    logs, notes = read_logs(tmp_path)
+    assert logs[0].epoch_s(None) is None
+    assert "has no pace" in notes[0]
 
 
 def test_folders_without_a_study(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_two_logs_of_one_arm(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         read_logs(tmp_path)
     (tmp_path / "log_horovod_02.csv").rename(tmp_path / "log_hvd_2_seed1.csv")
-    assert len(read_logs(tmp_path).logs) == 2
+    assert len(read_logs(tmp_path)[0]) == 2
 
 
 def test_two_metrics(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hasten.scaling.analyse import Analysis, analyse
-from hasten.scaling.page import losses, print_analysis, qualities, table_of, write
+from hasten.scaling.page import print_analysis, quality, table_of, write
 from tests.scaling.studies import csv_log, entry, list_runs, run_folder
 
 
@@ -108,10 +108,10 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
     text = write(analysis, tmp_path / "out").read_text()
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
-    several, single = qualities(analysis), qualities(analyse_one(tmp_path / "single"))
+    several, single = quality(analysis), quality(analyse_one(tmp_path / "single"))
     assert several is not None
     assert single is not None
-    assert several.svg.count("<path") > single.svg.count("<path")
+    assert several.charts[0].svg.count("<path") > single.charts[0].svg.count("<path")
     said: list[str] = []
     print_analysis(analysis, said.append)
     table = capsys.readouterr().out
@@ -131,8 +131,7 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
         path = csv_log(tmp_path, f"log_{world}.csv", 20.0 / world, iou="nan")
         path.write_text(re.sub(r"(?m)^(\d+,[^,]+),[^,]+", r"\1,nan", path.read_text()))
     analysis = analyse(tmp_path)
-    assert losses(analysis, by_time=True) == ()
-    assert qualities(analysis) is None
+    assert quality(analysis) is None
     assert "IoU" not in table_of(analysis).columns
     text = write(analysis, tmp_path / "out").read_text()
     assert "Loss against" not in text

@@ -148,18 +148,10 @@ def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
 
 
 def _table(evaluation: Evaluation) -> list[str]:
-    from hasten.report.evaluation_page import measure_title, text_of, with_spread
-    from hasten.report.model import Table, aligned
+    from hasten.report.evaluation_page import classes_table
+    from hasten.report.model import aligned
 
-    columns = ("class", *(measure_title(evaluation, measure) for measure in evaluation.measures), "cases")
-    rows: list[tuple[str, ...]] = []
-    for name in evaluation.names:
-        summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}
-        texts = [with_spread(each.mean, each.std, measure) for measure, each in summaries.items()]
-        rows.append((name, *texts, str(summaries["dice"].count)))
-    means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
-    rows.append(("mean", *means, str(len(evaluation.cases))))
-    lines = aligned(Table(columns, tuple(rows)))
+    lines = aligned(classes_table(evaluation))
     total = evaluation.pairs.num_labelled
     others = total - len(evaluation.cases)
     return [*lines, *([f"{others} of {total} labelled cases have no prediction"] if others else [])]

@@ -21,6 +21,7 @@ from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.observe.clock import Clock, Spent, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.monitor import Monitor
+from hasten.observe.monitor.recording import read_records
 from hasten.observe.rundir import (
     ENV_JSON,
     METRICS_JSONL,
@@ -101,20 +102,16 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 "or more steps"
             )
         self.out, self.dice, self.monitor_every = Path(out), dice, monitor_every
-        self._log_every = log_every
-        self._folder = RunFolder(self.out)
-        self._earlier = Spent()
+        self._log_every, self._earlier, self._cannot_write = log_every, Spent(), False
         self._clear()
 
     def _clear(self) -> None:
-        self._clock, self._samples = Clock(), 0
-        self._began, self._before = time.perf_counter(), 0.0
-        self._step = 0
+        self._clock, self._samples, self._step, self._before = Clock(), 0, 0, 0.0
+        self._began: float | None = None
         self._monitor: Monitor | None = None
         self._lines: TrainLog | None = None
         self._validating: float | None = None
         self._warned_missing = False
-        self._goes = False
 
     def time_s(self) -> float:
         """Seconds since the run's process began, those of the processes before it included."""
@@ -138,10 +135,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._step = trainer.global_step
         if trainer.is_global_zero:
             # Only now is it known whether the Trainer resumes from a checkpoint.
-            self._folder.make(resumed=self._step > 0)
-            planned = trainer.datamodule.planned if isinstance(trainer.datamodule, HastenDataModule) else None
-            self._folder.begin(planned, steps=trainer.estimated_stepping_batches, done=self._step)
-            self._lines = TrainLog(self._folder.record, self._spent_now)
+            self._begin(trainer)
+            self._lines = TrainLog(self._record, self._spent_now)
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)
             self._monitor = Monitor(
@@ -154,7 +149,6 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 gpus=[f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else (),
             )
             self._monitor.start()
-        self._goes = True
         self._began, self._before = time.perf_counter(), sum(self._clock.seconds.values())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -173,12 +167,12 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._line(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._goes:
+        if self._began is not None:
             self._validating = time.perf_counter()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record the validation, if the module logged a score."""
-        if not self._goes or self._validating is None:
+        if self._validating is None:
             return
         seconds, self._validating = time.perf_counter() - self._validating, None
         self._clock.span("validate").add(seconds)
@@ -189,19 +183,17 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             prefix = f"{self.dice}/"
             classes = {name.removeprefix(prefix): float(scores[name]) for name in scores if name.startswith(prefix)}
             line = {"kind": "validation", "step": self._step, "time_s": self.time_s()}
-            self._folder.record(
-                {**line, "dice": float(scores[self.dice]), "dice_per_class": classes, "seconds": seconds}
-            )
+            self._record({**line, "dice": float(scores[self.dice]), "dice_per_class": classes, "seconds": seconds})
         elif not self._warned_missing:
             self._warned_missing = True
             log.warning('HastenCallback: no "%s" among what was logged (%s); name it: dice=', self.dice, sorted(scores))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._end(trainer, pl_module, "finished")
+        self._end(trainer, "finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         was_interrupted = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
-        self._end(trainer, pl_module, "interrupted" if was_interrupted else "failed")
+        self._end(trainer, "interrupted" if was_interrupted else "failed")
 
     # What they share
 
@@ -217,31 +209,91 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
     def _spent_now(self) -> Spent:
         """Cost of this process."""
         seconds = {"validate": 0.0, "wait_for_data": 0.0, **self._clock.seconds}
-        trained = time.perf_counter() - self._began - (sum(seconds.values()) - self._before)
+        began = time.perf_counter() if self._began is None else self._began
+        trained = time.perf_counter() - began - (sum(seconds.values()) - self._before)
         return Spent({"total": process_start_seconds(), "train": max(0.0, trained), **seconds}, self._samples)
 
-    def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
+    def _end(self, trainer: Any, status: str) -> None:
         """Write the summary once, however the training ended."""
-        if isinstance(trainer.profiler, TimedProfiler):
-            trainer.profiler = trainer.profiler.inner
-        else:
+        if not isinstance(trainer.profiler, TimedProfiler):
             return
-        if not self._goes:
-            self._clear()
-            return
+        trainer.profiler = trainer.profiler.inner
         if self._lines is not None and self._lines.losses:
             self._line(trainer)
         if self._monitor is not None:
             self._monitor.stop()
-        if trainer.is_global_zero:
-            self._folder.end(
-                status,
-                self._spent(),
-                steps=self._step,
-                earlier_seconds=self._earlier.total_s,
-                world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
-            )
+        if self._began is not None and trainer.is_global_zero:
+            self._write_summary(trainer, status)
         self._clear()
+
+    # The files that rank 0 writes
+
+    def _begin(self, trainer: Any) -> None:
+        """Make the folder, without records after the step that a resumed training begins with.
+
+        Raises ValueError if that fails, or if the folder holds a run and this one is not resumed.
+        """
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{self.out}: cannot be made ({error.strerror}); name another folder") from None
+        existing = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.out / name).exists()]
+        if existing and self._step == 0:
+            raise ValueError(
+                f"{self.out}: holds a run already ({', '.join(existing)}); name another folder, or resume that "
+                "run by Trainer.fit(..., ckpt_path=...)"
+            )
+        planned = trainer.datamodule.planned if isinstance(trainer.datamodule, HastenDataModule) else None
+        steps = trainer.estimated_stepping_batches
+        with self._warn_once():
+            path = self.out / METRICS_JSONL
+            if path.exists():
+                write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self._step])
+            (self.out / SUMMARY_JSON).unlink(missing_ok=True)
+            (self.out / RUN_YAML).write_text(_settings(planned, int(steps) if math.isfinite(steps) else None))
+            write_json(self.out / ENV_JSON, environment())
+
+    def _record(self, line: Mapping[str, Any]) -> None:
+        with self._warn_once():
+            append_jsonl(self.out / METRICS_JSONL, dict(line))
+
+    def _write_summary(self, trainer: Any, status: str) -> None:
+        """summary.json and the page."""
+        spent = self._spent()
+        with self._warn_once():
+            lines, _ = read_records(self.out / METRICS_JSONL)
+            scored = [line for line in lines if line.get("dice") is not None]
+            best = max(scored, key=lambda line: line["dice"], default={"dice": None, "step": 0})
+            summary = {
+                "status": status,
+                "name": self.out.resolve().name,
+                "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
+                "best": {"metric": "mean_dice", "value": best["dice"], "step": best["step"]},
+                "seconds": spent.seconds,
+                "earlier_seconds": self._earlier.total_s,
+                "steps": self._step,
+                "samples_per_s": spent.samples_per_s,
+                "wait_share": spent.wait_share,
+                "accelerators": {},
+                "world": {"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
+                "environment": environment(),
+            }
+            write_json(self.out / SUMMARY_JSON, summary)
+            write_report([self.out], self.out / REPORT_HTML)
+
+    @contextmanager
+    def _warn_once(self) -> Generator[None, None, None]:
+        """A write that fails is logged once, and does not end the training."""
+        try:
+            yield
+        except OSError as error:
+            if not self._cannot_write:
+                log.warning(
+                    "%s: cannot be written to (%s); the training continues without its records",
+                    self.out,
+                    error.strerror or error,
+                )
+            self._cannot_write = True
 
 
 def _samples_of(batch: Any) -> int:
@@ -249,84 +301,6 @@ def _samples_of(batch: Any) -> int:
     tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
     image = next((value for value in tensors if value.ndim >= 4), None)
     return len(tensors[0] if image is None else image) if tensors else 0
-
-
-class RunFolder:
-    """The files that rank 0 writes. A failed write is logged once and does not end the training."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._best: tuple[float, int] | None = None
-        self._warned = False
-
-    def make(self, *, resumed: bool) -> None:
-        """Create the folder. Raises ValueError if that fails, or if it holds a run and this one is not resumed."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"{self.path}: cannot be made ({error.strerror}); name another folder") from None
-        existing = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.path / name).exists()]
-        if existing and not resumed:
-            raise ValueError(
-                f"{self.path}: holds a run already ({', '.join(existing)}); name another folder, or resume that "
-                "run by Trainer.fit(..., ckpt_path=...)"
-            )
-
-    def begin(self, planned: RunPlan | None, *, steps: float, done: int) -> None:
-        """Start recording; records after step `done` are dropped on resuming. steps: of the whole training."""
-        with self._warn_once():
-            path = self.path / METRICS_JSONL
-            records = [record for record in read_jsonl(path) if record.get("step", 0) <= done]
-            if path.exists():
-                write_jsonl(path, records)
-            for record in records:
-                self._keep_best(record)
-            (self.path / SUMMARY_JSON).unlink(missing_ok=True)
-            (self.path / RUN_YAML).write_text(_settings(planned, int(steps) if math.isfinite(steps) else None))
-            write_json(self.path / ENV_JSON, environment())
-
-    def record(self, line: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
-        self._keep_best(line)
-        with self._warn_once():
-            append_jsonl(self.path / METRICS_JSONL, dict(line))
-
-    def end(self, status: str, spent: Spent, **facts: Any) -> None:
-        """summary.json and the page. facts: what only the Trainer knows."""
-        best, step = self._best or (None, 0)
-        summary = {
-            "status": status,
-            "name": self.path.resolve().name,
-            "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
-            "best": {"metric": "mean_dice", "value": best, "step": step},
-            "seconds": spent.seconds,
-            "samples_per_s": spent.samples_per_s,
-            "wait_share": spent.wait_share,
-            "accelerators": {},
-            "environment": environment(),
-            **facts,
-        }
-        with self._warn_once():
-            write_json(self.path / SUMMARY_JSON, summary)
-            write_report([self.path], self.path / REPORT_HTML)
-
-    def _keep_best(self, line: Mapping[str, Any]) -> None:
-        dice = line.get("dice")
-        if dice is not None and not math.isnan(dice) and (self._best is None or dice > self._best[0]):
-            self._best = (dice, int(line["step"]))
-
-    @contextmanager
-    def _warn_once(self) -> Any:
-        try:
-            yield
-        except OSError as error:
-            if not self._warned:
-                log.warning(
-                    "%s: cannot be written to (%s); the training continues without its records",
-                    self.path,
-                    error.strerror or error,
-                )
-            self._warned = True
 
 
 def _settings(planned: RunPlan | None, steps: int | None) -> str:

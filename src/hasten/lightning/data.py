@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from hasten.augment.program import Program
 from hasten.cache.arena import Arena
@@ -151,13 +152,16 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         ids = tuple(case.id for case in planned.validation)
         cases, flat = arena.index(ids), planned.case_set.spatial_dims == 2
 
-        def case(number: int) -> dict[str, Tensor]:
+        def case(number: int) -> dict[str, Any]:
             image = arena.image(cases[number])[None].to(planned.device, torch.float32)
             label = arena.label(cases[number])[None, None].to(planned.device)
-            return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
+            image, label = (image[:, :, 0], label[:, :, 0]) if flat else (image, label)
+            return {"image": image, "label": label, "id": [ids[number]]}
 
+        # As many for each rank, as ranks must make the same number of steps: some occur twice.
         share = self._share()
-        return CaseLoader(case, ids, rank_indices(len(ids), share.rank, share.size)) or []
+        data: Any = cases  # the sampler asks for their number alone
+        return CaseLoader(case, list(DistributedSampler(data, share.size, share.rank, shuffle=False))) or []
 
     def teardown(self, stage: str | None = None) -> None:
         """Release the cases."""
@@ -302,22 +306,12 @@ class StepLoader:
 class CaseLoader:
     """Whole cases one by one, as batches of one: tensors by key, and the case's name as `id`, a list of one."""
 
-    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], indices: Sequence[int]) -> None:
-        """case: the tensors (1, C, ...) of a case. indices: those of this process."""
-        self._case, self._ids, self._indices = case, ids, indices
+    def __init__(self, case: Callable[[int], dict[str, Any]], indices: Sequence[int]) -> None:
+        """case: the batch of a case, by its index. indices: those of this process."""
+        self._case, self._indices = case, indices
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in self._indices:
-            yield {**self._case(number), "id": [self._ids[number]]}
-
-
-def rank_indices(count: int, rank: int, size: int) -> tuple[int, ...]:
-    """Positions of one rank's cases of `count`: as many for each, as ranks must make the same number of steps.
-
-    Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
-    """
-    each = -(-count // size)
-    return tuple((number * size + rank) % count for number in range(each)) if count else ()
+        return map(self._case, self._indices)

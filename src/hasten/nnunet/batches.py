@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, Chain
+from hasten.augment.chain import Chain
 from hasten.augment.crop import CropOp, draw_point, voxel_of
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
@@ -31,24 +31,6 @@ Locations = Mapping[Any, np.ndarray]
 """Voxels (n, 4) that nnU-Net stores for each class or region: channel, D, H, W."""
 
 
-class Forms(NamedTuple):
-    """Shapes and types of the cases, before their voxels are read."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, int, int], ...]
-    channels: int
-    locations: tuple[Locations, ...]
-    label_type: torch.dtype
-
-    @property
-    def voxels(self) -> list[int]:
-        return [math.prod(shape) for shape in self.shapes]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self.voxels) * (4 * self.channels + self.label_type.itemsize)
-
-
 def read_cases(
     dataset: Any, *, spatial_dims: int = 3, annotated: tuple[int, ...] | None = None, budget: int | None = None
 ) -> Store:
@@ -60,28 +42,30 @@ def read_cases(
     available. Raises ValueError for cases that can't be read or are unlike the first, and MemoryError where they take
     more.
     """
-    forms = _forms(dataset)
+    shapes, channels, locations, label_type = _forms(dataset)
+    voxels = [math.prod(shape) for shape in shapes]
+    total = sum(voxels)
+    num_bytes = total * (4 * channels + label_type.itemsize)
     budget = int(_SHARE * available_memory()) if budget is None else budget
-    if forms.num_bytes > budget:
-        raise MemoryError(f"the cases take {size_text(forms.num_bytes)}, and memory has room for {size_text(budget)}")
-    total = sum(forms.voxels)
-    image, label = torch.empty(total * forms.channels), torch.empty(total, dtype=forms.label_type)
+    if num_bytes > budget:
+        raise MemoryError(f"the cases take {size_text(num_bytes)}, and memory has room for {size_text(budget)}")
+    image, label = torch.empty(total * channels), torch.empty(total, dtype=label_type)
     start = 0
-    for name, size in zip(forms.names, forms.voxels, strict=True):
+    for name, size in zip(dataset.identifiers, voxels, strict=True):
         data, seg, *_ = dataset.load_case(name)
-        target = image[start * forms.channels : (start + size) * forms.channels]
+        target = image[start * channels : (start + size) * channels]
         target.copy_(torch.from_numpy(np.asarray(data[:], np.float32).reshape(-1)))
         label[start : start + size].copy_(torch.from_numpy(np.asarray(seg[:], np.int16).reshape(-1) + 1))
         start += size
-    sizes = torch.tensor(forms.voxels)
+    sizes = torch.tensor(voxels)
     return Store(
         values={"image": image, "label": label},
-        channels={"image": forms.channels, "label": 1},
-        shape=torch.tensor(forms.shapes),
+        channels={"image": channels, "label": 1},
+        shape=torch.tensor(shapes),
         offset=sizes.cumsum(0) - sizes,
         spatial_dims=spatial_dims,
-        ids=forms.names,
-        sets=_point_sets(forms, annotated),
+        ids=tuple(dataset.identifiers),
+        sets=_point_sets(locations, shapes, annotated),
     )
 
 
@@ -94,7 +78,8 @@ def placed(store: Store, device: torch.device) -> Store:
     return store.to(device) if size < _SHARE * free else store
 
 
-def _forms(dataset: Any) -> Forms:
+def _forms(dataset: Any) -> tuple[list[Triple], int, list[Locations], torch.dtype]:
+    """Shape of each case, the number of channels, the locations of each case, and the labels' type."""
     shapes, locations, narrow, channels = [], [], True, 0
     for name in dataset.identifiers:
         try:
@@ -115,19 +100,20 @@ def _forms(dataset: Any) -> Forms:
         narrow = narrow and seg.dtype.itemsize == 1  # nnU-Net stores labels up to 127 in one byte
     if not shapes:
         raise ValueError("this fold has no cases; correct splits_final.json beside the plans")
-    label_type = torch.uint8 if narrow else torch.int16
-    return Forms(tuple(dataset.identifiers), tuple(shapes), channels, tuple(locations), label_type)
+    return shapes, channels, locations, torch.uint8 if narrow else torch.int16
 
 
-def _point_sets(forms: Forms, annotated: tuple[int, ...] | None) -> PointSets:
-    keys: set[Any] = {key for case in forms.locations for key in case} - {annotated}
+def _point_sets(
+    locations: Sequence[Locations], shapes: Sequence[Triple], annotated: tuple[int, ...] | None
+) -> PointSets:
+    keys: set[Any] = {key for case in locations for key in case} - {annotated}
     sets: Sequence[Any] = [*sorted(keys, key=str), *([] if annotated is None else [annotated])]
     rows: list[np.ndarray] = [np.empty(0, np.int32)]
-    for case, (_, height, width) in zip(forms.locations, forms.shapes, strict=True):
+    for case, (_, height, width) in zip(locations, shapes, strict=True):
         for key in sets:
             points = np.asarray(case.get(key, ())).reshape(-1, 4)[:, 1:].astype(np.int64)
             rows.append((points @ [height * width, width, 1]).astype(np.int32))
-    counts = torch.tensor([len(row) for row in rows[1:]], dtype=torch.int64).view(len(forms.names), len(sets))
+    counts = torch.tensor([len(row) for row in rows[1:]], dtype=torch.int64).view(len(shapes), len(sets))
     first = (counts.view(-1).cumsum(0) - counts.view(-1)).view_as(counts)
     return PointSets(torch.from_numpy(np.concatenate(rows)), first, counts)
 
@@ -214,36 +200,29 @@ def chain_of(store: Store, crop: CropOp, augmentation: Augmentation | None) -> C
     )
 
 
-@dataclass(kw_only=True)
-class Batches:
-    """A data loader for nnU-Net's trainer: `next` returns {"data", "target"} on the device."""
+def batches_of(
+    program: Program,
+    *,
+    first: int,
+    scales: Sequence[Sequence[float]] | None,
+    regions: Sequence[Sequence[int]] = (),
+    masked: Sequence[int] = (),
+) -> Generator[dict[str, Any], None, None]:
+    """A data loader for nnU-Net's trainer: {"data", "target"} on the device, without end from step `first` on.
 
-    program: Program
-    first: int
-    """The first step that is requested."""
-    scales: Sequence[Sequence[float]] | None
-    """Scales of the targets of deep supervision, finest first; None gives one target and no list."""
-    regions: Sequence[Sequence[int]] = ()
-    """Rising labels of each mask of the target, that of the label to ignore last; () gives the label map."""
-    masked: Sequence[int] = ()
-    """Channels that are 0 outside of the body."""
-
-    def __post_init__(self) -> None:
-        self.feed = Feed(self.program, first=self.first, last=_FOREVER)
-        self._batches: Iterator[Batch] = iter(self.feed)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        batch = next(self._batches)
-        image, label = _as_nnunet(batch["image"], batch["label"], self.masked)
-        whole = region_masks(label, self.regions) if self.regions else label
-        if self.scales is None:
-            return {"data": image, "target": whole}
+    scales: of the targets of deep supervision, finest first; None gives one target and no list. regions: rising labels
+    of each mask of the target, that of the label to ignore last; () gives the label map. masked: channels that are 0
+    outside of the body.
+    """
+    for batch in Feed(program, first=first, last=_FOREVER):
+        image, label = _as_nnunet(batch["image"], batch["label"], masked)
+        target = region_masks(label, regions) if regions else label
+        if scales is None:
+            yield {"data": image, "target": target}
+            continue
         sides = label.shape[2:]
-        sizes = [[round(side * share) for side, share in zip(sides, scale, strict=True)] for scale in self.scales]
-        return {"data": image, "target": [nearest(whole, size) for size in sizes]}
+        sizes = [[round(side * share) for side, share in zip(sides, scale, strict=True)] for scale in scales]
+        yield {"data": image, "target": [nearest(target, size) for size in sizes]}
 
 
 def _as_nnunet(image: Tensor, label: Tensor, masked: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.schema import TrainConfig
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
+from hasten.nets.size import small_image
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
@@ -88,7 +89,7 @@ def make_step(
     )
     variants = _variants(device) if setting.measured else [_usual(device)]
     if device.type == "cpu" and len(variants) > 1:
-        tiny = tiny_layers(bare, _example(probe.shape[2:], setting).to(device))
+        tiny = tiny_layers(bare, torch.zeros(2, setting.shape[1], *setting.shape[5 - setting.spatial_dims :]))
         if tiny:
             keep_fp32(bare, tiny)
     variant, why, seconds = variants[0], _AS_NNUNET, 0.0
@@ -155,23 +156,13 @@ def _fused_again(optimizer: torch.optim.Optimizer) -> None:
 
 def _fuse_norms(network: nn.Module, setting: StepSetting) -> Accelerator:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
-    device = next(network.parameters()).device
+    units = (1, *setting.strides)[-3:]
+    image = small_image(setting.shape[2:], units, setting.shape[1], setting.spatial_dims)
     try:
-        surgery = operate(network, _example(_two_units(setting), setting).to(device), biases=not setting.several_ranks)
+        surgery = operate(network, image.to(next(network.parameters()).device), biases=not setting.several_ranks)
     except ValueError as error:
         return Accelerator(False, "data", f"the network runs as it is, as {error}")
     return Accelerator(surgery.fused > 0, "data", str(surgery))
-
-
-def _two_units(setting: StepSetting) -> tuple[int, ...]:
-    """The smallest patch whose coarsest features have voxels enough for a norm."""
-    sides = setting.shape[2:]
-    return tuple(min(side, 2 * unit) for side, unit in zip(sides, (1, *setting.strides)[-3:], strict=True))
-
-
-def _example(sides: tuple[int, ...], setting: StepSetting) -> Tensor:
-    shape = (2, setting.shape[1], *sides[3 - setting.spatial_dims :])
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def _usual(device: torch.device) -> Variant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,14 @@ from hasten.cache.key import cache_dir
 from hasten.checkpoint.file import read_checkpoint
 from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
-from hasten.config.schema import CacheConfig, DistributeConfig
-from hasten.config.settled import PlannedTrain
+from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
+from hasten.config.settled import PlannedTrain, fields_of
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
-from hasten.pathology.config import (
-    ClassifierConfig,
-    DetectionConfig,
-    FitConfig,
-    is_detection_run,
-    load,
-    shared_settings,
-)
+from hasten.pathology.config import ClassifierConfig, DetectionConfig, FitConfig, is_detection_run, load
 from hasten.pathology.evaluate import (
     DETECTIONS_CSV,
     HEAT_MAP_ENDINGS,
@@ -46,7 +39,7 @@ from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads,
 from hasten.runtime.device import pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
 from hasten.runtime.precision import memory_format, to_memory_format
-from hasten.runtime.variant import Precision, Variant, explain
+from hasten.runtime.variant import Variant, candidates, explain
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents
 from hasten.training.compose import make_step
@@ -82,10 +75,9 @@ def choose_variant(
         if tiny:
             keep_fp32(network, tiny)
             note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
-    supported: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
-    precisions = supported if train.precision is None else [train.precision]
-    formats = [False, True] if train.channels_last is None else [train.channels_last]
-    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    # Hasten's kernels are not for a ResNet.
+    given = TrainConfig(precision=train.precision, channels_last=train.channels_last, fused_kernels=False)
+    allowed = candidates(device, given)
     variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
         shape = (min(train.batch_size, 8), 3, 1, size, size)
@@ -146,7 +138,8 @@ def _planned(fit: FitConfig, per_epoch: int, variant: Variant) -> PlannedTrain:
     every = fit.validate_every or per_epoch
     steps = fit.steps or max(1, round(fit.epochs * per_epoch))
     decided = {"steps": steps, "validate_every": every, "checkpoint_every": every}
-    return PlannedTrain(**{**shared_settings(fit), **asdict(variant), **decided})
+    shared = {name: value for name, value in fields_of(fit).items() if name not in ("epochs", "batch_size")}
+    return PlannedTrain(**{**shared, **asdict(variant), **decided})
 
 
 def scorer_of(network: nn.Module, config: DetectionConfig, variant: Variant, device: torch.device) -> Scorer:
@@ -166,15 +159,9 @@ class TileEvaluator:
     cells: int = 0
     """Number of tiles that are scored for the heat maps after the training."""
     metric: str = "auc"
-
-    @property
-    def accelerators(self) -> Accelerators:
-        return {}
-
-    @property
-    def covers(self) -> None:
-        """All tiles, always."""
-        return None
+    accelerators: Accelerators = field(default_factory=dict)
+    covers: None = None
+    """All tiles, always."""
 
     @property
     def repeated(self) -> float:
@@ -184,18 +171,14 @@ class TileEvaluator:
     def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> TileResult:
         """`room` is not asked: all tiles are scored in one go."""
         training = network.training
-        result = evaluate_tiles(self.scorer(network.eval()), self.tiles)
+        result = evaluate_tiles(scorer_of(network.eval(), self.config, self.variant, self.device), self.tiles)
         network.train(training)
         return result
-
-    def scorer(self, network: nn.Module) -> Scorer:
-        """network: in evaluation mode."""
-        return scorer_of(network, self.config, self.variant, self.device)
 
     def fit(self, network: nn.Module, seconds: float) -> float:
         """Estimated duration of a validation, from the time of some of its tiles; it is not shortened."""
         training = network.training
-        scorer, image = self.scorer(network.eval()), self.tiles.image
+        scorer, image = scorer_of(network.eval(), self.config, self.variant, self.device), self.tiles.image
         some = image[: scorer.batch_size]
         for _ in range(2):  # the first pass selects kernels
             begin = time.perf_counter()

@@ -24,7 +24,6 @@ from hasten.config.schema import (
     Range,
     Share,
 )
-from hasten.config.settled import fields_of
 from hasten.config.size import Seconds
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import RUN_YAML
@@ -208,8 +207,3 @@ def _mistakes(config: DetectionConfig) -> Iterator[str]:
     if tiles.level is not None and tiles.mpp is not None:
         yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
     yield from rule_mistakes(config)
-
-
-def shared_settings(train: FitConfig) -> dict[str, Any]:
-    """Settings that every training has, by the names that `TrainConfig` has for them too."""
-    return {name: value for name, value in fields_of(train).items() if name not in ("epochs", "batch_size")}

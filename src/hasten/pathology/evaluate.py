@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.tissue import Grid
 from hasten.observe.rundir import write_json
 from hasten.pathology.config import DetectConfig, DetectionConfig
-from hasten.pathology.tiles import TileSet, normalised, open_case, read_rows, tissue_grid
+from hasten.pathology.tiles import TileSet, normalised, open_case, read_ahead, tissue_grid
 from hasten.runtime.precision import autocast, memory_format, tensor_cores
 from hasten.runtime.variant import Variant
 
@@ -138,31 +136,14 @@ class Scorer:
 def heat_map(slide: Slide, grid: Grid, scorer: Scorer) -> np.ndarray:
     """(rows, columns) float32: the chance of each cell with tissue, 0 elsewhere. Tiles are read ahead by threads."""
     heat = np.zeros(grid.shape, np.float32)
-    start = 0
-    for tiles in _read_ahead(slide, grid, scorer):
+    start, numbers = 0, np.arange(len(grid.cells))
+    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
+    size = max(1, scorer.batch_size // scorer.threads)
+    for tiles in read_ahead(slide, grid, numbers, size=size, threads=scorer.threads):
         rows, columns = grid.cells[start : start + len(tiles)].T
         heat[rows, columns] = scorer(torch.from_numpy(tiles)).numpy()
         start += len(tiles)
     return heat
-
-
-def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray]:
-    """The tiles of all cells in their order, (B, 3, H, W) at a time."""
-
-    def read(first: int) -> np.ndarray:
-        numbers = np.arange(first, min(first + size, len(grid.cells)))
-        return read_rows(slide, grid, numbers, np.empty((len(numbers), 3, grid.tile, grid.tile), np.uint8))
-
-    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
-    size = max(1, scorer.batch_size // scorer.threads)
-    waiting: deque[Future[np.ndarray]] = deque()
-    with ThreadPoolExecutor(scorer.threads) as pool:
-        for first in range(0, len(grid.cells), size):
-            waiting.append(pool.submit(read, first))
-            if len(waiting) > 2 * scorer.threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
@@ -229,19 +210,6 @@ class TileResult:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlideResult:
-    """Results on one slide."""
-
-    id: str
-    lesions: int
-    """Number of lesions that count."""
-    detections: int
-    highest: float
-    """Value of the heat map."""
-    cells: int
-
-
 def evaluate_tiles(scorer: Scorer, tiles: TileSet) -> TileResult:
     """AUC, balanced accuracy and mean loss of all tiles, without augmentation."""
     from monai.metrics import compute_roc_auc
@@ -294,16 +262,15 @@ def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
     return cells
 
 
-def evaluate_slides(
-    scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path
-) -> tuple[dict[str, Any], list[SlideResult]]:
+def evaluate_slides(scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path) -> dict[str, Any]:
     """Heat maps of all slides, their detections and froc.json into `out`; what froc.json holds.
 
-    MONAI's free-response ROC, whose `score` is None, with a reason in `why`, where no lesion counts.
+    MONAI's free-response ROC, whose `score` is None, with a reason in `why`, where no lesion counts; and of each of
+    `slides` the lesions that count, the detections, the highest value of the heat map and its cells with tissue.
     """
     from monai.metrics import compute_fp_tp_probs_nd
 
-    results: list[SlideResult] = []
+    results: list[dict[str, Any]] = []
     rows: list[Detection] = []
     false: list[np.ndarray] = []
     hits: list[np.ndarray] = []
@@ -317,21 +284,18 @@ def evaluate_slides(
         hits.append(np.asarray(of_slide[1]))
         rows += scanned.rows(case.id)
         results.append(
-            SlideResult(
-                id=case.id,
-                lesions=of_slide[2],
-                detections=len(scanned.scores),
-                highest=float(scanned.heat.max()),
-                cells=len(scanned.grid.cells),
-            )
+            {
+                "id": case.id,
+                "lesions": of_slide[2],
+                "detections": len(scanned.scores),
+                "highest": float(scanned.heat.max()),
+                "cells": len(scanned.grid.cells),
+            }
         )
     write_detections(out / DETECTIONS_CSV, rows)
-    content = {
-        **froc_content(false, hits, [each.lesions for each in results]),
-        "slides": list(results),
-    }
+    content = {**froc_content(false, hits, [each["lesions"] for each in results]), "slides": results}
     write_json(out / FROC_JSON, content)
-    return content, results
+    return content
 
 
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

@@ -21,7 +21,7 @@ from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, PLAN_JSON, RUN_YAML, write_json
 from hasten.observe.trackers import check_trackers
-from hasten.pathology.compose import TileEvaluator, compose_slides
+from hasten.pathology.compose import TileEvaluator, compose_slides, scorer_of
 from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells
 from hasten.pathology.page import write_page
@@ -128,7 +128,8 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
     config, network = evaluator.config, loop.components.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
     with loop.clock.span("slides"):
-        content, results = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
+        scorer = scorer_of(network.eval(), config, evaluator.variant, evaluator.device)
+        content = evaluate_slides(scorer, slides[1], config, out)
     if content["score"] is None:
         log.warning("no FROC: %s", content["why"])
     about = {
@@ -140,5 +141,5 @@ def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -
         "tiles": {"train": len(loop.components.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
     summary = write_summary(out, loop, about, metric=evaluator.metric)
-    write_page(out, summary, content, results)
+    write_page(out, summary, content)
     return summary

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,28 +136,33 @@ def read_tiles(picked: Sequence[Picked], config: DetectionConfig) -> TileSet:
     if size > available_memory():
         raise ValueError(f"{size_text(size)} of tiles do not fit into the free memory; take fewer (tiles.per_slide)")
     image = np.empty(shape, np.uint8)
-    with ThreadPoolExecutor(num_threads(tiles)) as pool:
-        first = 0
-        for each in picked:
-            with open_case(each.case, config.data) as slide:
-                jobs = _jobs(slide, each, image[first : first + len(each.numbers)])
-                list(pool.map(lambda job: read_rows(*job), jobs))
-            first += len(each.numbers)
+    first = 0
+    for each in picked:
+        with open_case(each.case, config.data) as slide:
+            for part in read_ahead(slide, each.grid, each.numbers, size=_CHUNK, threads=num_threads(tiles)):
+                image[first : first + len(part)] = part
+                first += len(part)
     return TileSet(image=torch.from_numpy(image), label=torch.from_numpy(label))
 
 
-def read_rows(slide: Slide, grid: Grid, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Fill out (N, 3, H, W) uint8 with the tiles of these cells, and return it."""
-    for row, number in enumerate(numbers):
-        y, x = grid.corner(int(number))
-        out[row] = slide.read_region(grid.level, y, x, grid.tile, grid.tile).transpose(2, 0, 1)
-    return out
+def read_ahead(
+    slide: Slide, grid: Grid, numbers: np.ndarray, *, size: int, threads: int
+) -> Generator[np.ndarray, None, None]:
+    """The tiles of these cells in their order, (B, 3, H, W) uint8 of up to `size` tiles, read ahead by threads."""
 
+    def read(part: np.ndarray) -> np.ndarray:
+        corners = [grid.corner(int(number)) for number in part]
+        regions = [slide.read_region(grid.level, *corner, grid.tile, grid.tile) for corner in corners]
+        return np.stack([region.transpose(2, 0, 1) for region in regions])
 
-def _jobs(slide: Slide, picked: Picked, out: np.ndarray) -> Iterator[tuple[Slide, Grid, np.ndarray, np.ndarray]]:
-    for first in range(0, len(picked.numbers), _CHUNK):
-        part = slice(first, first + _CHUNK)
-        yield slide, picked.grid, picked.numbers[part], out[part]
+    waiting: deque[Future[np.ndarray]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(numbers), size):
+            waiting.append(pool.submit(read, numbers[first : first + size]))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 _KEY = "image"

@@ -172,8 +172,8 @@ def text_of(value: float, measure: str) -> str:
     return f"{value:.3f}"
 
 
-def _classes(evaluation: Evaluation) -> Section:
-    """A row for each class and region: mean and standard deviation over cases, and how many count."""
+def classes_table(evaluation: Evaluation) -> Table:
+    """A row for each class and region: mean and standard deviation over cases, and how many count; then the means."""
     rows = []
     for name in evaluation.names:
         summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}
@@ -183,14 +183,19 @@ def _classes(evaluation: Evaluation) -> Section:
         rows.append((name, *texts, str(first.count), str(first.empty), *infinite))
     titles = [measure_title(evaluation, measure) for measure in evaluation.measures]
     columns = ("Class", *titles, "Cases", "Empty", *(["Infinite HD95"] if evaluation.surfaces else []))
-    table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
+    means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
+    rows.append(("Mean", *means, str(len(evaluation.cases)), *([""] * (len(columns) - len(means) - 2))))
+    return Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
+
+
+def _classes(evaluation: Evaluation) -> Section:
     note = (
         "Mean ± standard deviation over cases. Empty: cases that hold the class neither in the label map nor in the "
         "prediction, which are left out."
     )
     if evaluation.surfaces:
         note += " Infinite HD95: cases where only one of the two holds it; they are left out of the mean of HD95 alone."
-    return Section(title="Classes", table=table, note=note)
+    return Section(title="Classes", table=classes_table(evaluation), note=note)
 
 
 def with_spread(mean: float, std: float, measure: str) -> str:

@@ -78,12 +78,11 @@ def line_chart(
 
     Returns an <svg> element; `describe` is its spoken label.
     """
-    figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
-    axes = _axes(figure)
     divisor = 1.0
     if not x_label:
         unit, divisor = _time_unit(max((x for line in lines for x, _ in line.points), default=0.0))
         x_label = f"Time since the start ({unit})"
+    figure, axes = _new_figure(x_label)
     for line in lines:
         _draw(axes, line, divisor)
     if level is not None:
@@ -104,10 +103,7 @@ def line_chart(
     if ticks:
         ticks = ticks if log_x else _apart(ticks)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, color=_VARIABLES["--line"], linewidth=0.8)
-    axes.set_xlabel(x_label)
     return _svg(figure, id_prefix=id_prefix, describe=describe)
 
 
@@ -124,8 +120,7 @@ def strip_chart(
     top row. Returns an <svg> element as `line_chart` does.
     """
     height = min(_MARGINS[2] + _MARGINS[3] + 34 * len(groups), HEIGHT)
-    figure = Figure(figsize=(WIDTH / 72, height / 72))
-    axes = _axes(figure, height)
+    figure, axes = _new_figure(x_label, height)
     for row, (_, name, values) in enumerate(groups):
         hue, shown = _VARIABLES[name], sorted(values)[:: -(-len(values) // MAX_POINTS)]
         low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
@@ -134,9 +129,7 @@ def strip_chart(
         axes.vlines(middle, row - 0.32, row + 0.32, color=hue, linewidth=2.4)
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_yticks(range(len(groups)), [str(number) for number, _, _ in groups])
-    axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, axis="x", color=_VARIABLES["--line"], linewidth=0.8)
-    axes.set_xlabel(x_label)
     return _svg(figure, id_prefix=id_prefix, describe=describe, height=height)
 
 
@@ -174,20 +167,22 @@ class _Plain(LogFormatter):
         return f"{value:g}" if super().__call__(value, position) else ""
 
 
-def _axes(figure: Figure, height: int = HEIGHT) -> matplotlib.axes.Axes:
+def _new_figure(x_label: str, height: int = HEIGHT) -> tuple[Figure, matplotlib.axes.Axes]:
+    """A figure with its only axes."""
     left, right, bottom, top = _MARGINS
+    figure = Figure(figsize=(WIDTH / 72, height / 72))
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
         (left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, (height - bottom - top) / height)
     )
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=_VARIABLES["--muted"], labelsize=13, length=0, pad=6)
-    axes.xaxis.label.set_color(_VARIABLES["--muted"])
-    axes.xaxis.label.set_fontsize(13)
+    axes.set_xlabel(x_label, color=_VARIABLES["--muted"], fontsize=13)
+    axes.xaxis.set_major_locator(MaxNLocator(7))
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(_VARIABLES["--line"])
-    return axes
+    return figure, axes
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:

@@ -37,7 +37,10 @@ def write_template(name: str, out: Path, **content: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"breaks": _breaks, "stack": _stack, "safe_svg": Markup}
+    from hasten.report.slices import difference_uri, image_uri, label_uri  # slow to load
+
+    templates.filters |= {"breaks": _breaks, "stack": _stack, "safe_svg": Markup, "score": words.score}
+    templates.filters |= {"image_uri": image_uri, "label_uri": label_uri, "difference_uri": difference_uri}
     html = templates.get_template(name).render(content)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

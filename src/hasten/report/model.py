@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from hasten.evaluation.examples import Example
 
 
 class Card(NamedTuple):
@@ -73,20 +76,6 @@ class Note:
     sentences: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slice:
-    """One slice of a case: a picture and three overlays, as data URIs."""
-
-    name: str
-    about: str
-    width: float
-    height: float
-    image: str
-    label: str
-    prediction: str
-    difference: str
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
     """One titled piece of a page; what is empty is left out, and the rest is shown in the order of the fields."""
@@ -103,7 +92,8 @@ class Section:
     cards: Sequence[tuple[str, str, str]] = ()
     charts: tuple[Chart, ...] = ()
     """Several are drawn side by side where the page is wide enough."""
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[Example, ...] = ()
+    """Each is drawn as its picture, and that with three overlays."""
     keys: tuple[Key, ...] = ()
     """The legend that the charts, or the slices, have in common."""
     folded: str = ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import yaml
 from markupsafe import Markup
 
 from hasten.evaluation.crossval import summarise
@@ -66,11 +67,18 @@ def _run_page(run: Run) -> Page:
     return Page(
         title=run.name,
         kind=KIND,
-        badge=badge(words.STATUS.get(run.status, run.status), _TONES.get(run.status, "")),
+        badge=_status(run),
         verdict=words.verdict(run),
         cards=run_cards(run),
         sections=(Section("", warning=Note("To know when reading this", run.notes), sections=run_sections(run)),),
     )
+
+
+_TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
+
+
+def _status(run: Run) -> Markup:
+    return badge(run.status.replace("_", " "), _TONES.get(run.status, ""))
 
 
 KIND = "training report"
@@ -85,12 +93,14 @@ def _comparison_page(runs: list[Run]) -> Page:
     """Compare `runs`, two or more, with the first. Equal names are distinguished by their folders."""
     names = [run.name for run in runs]
     runs = [replace(run, name=f"{run.name} ({run.folder})") if names.count(run.name) > 1 else run for run in runs]
-    threshold, metric = _threshold(runs), words.common_metric(runs)
+    threshold, metric = runs[0].target, words.common_metric(runs)
+    if threshold is None:
+        threshold = words.reached_by_all(run.scores for run in runs)
     goal = "target" if threshold is None else f"{metric} {words.threshold(threshold)}"
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
     rows = tuple(
         (
-            Markup("{}<br>{}").format(run.name, badge(words.STATUS.get(run.status, run.status))),
+            Markup("{}<br>{}").format(run.name, _status(run)),
             words.duration(time_s) if time_s is not None else "not reached",
             f"{times[0] / time_s:.2f}×" if times[0] and time_s else words.DASH,
             words.score(run.best_score),
@@ -153,27 +163,18 @@ def step_seconds(run: Run) -> float | None:
     return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
 
 
-def _threshold(runs: list[Run]) -> float | None:
-    """The first run's target, or the highest score, in hundredths, that every validated run reached."""
-    if runs[0].target is not None:
-        return runs[0].target
-    tops = [max(record.score for record in run.validations) for run in runs if run.validations]
-    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
-
-
 PARTS = {
-    "import": ("import", "--c4"),
-    "read_plan": ("read and plan", "--c5"),
-    "prepare": ("prepare", "--c1"),
-    "tune": ("tune", "--c7"),
-    "compile": ("compile", "--c8"),
-    "train": ("train", "--c2"),
-    "wait_for_data": ("wait for data", "--c6"),
-    "validate": ("validate", "--c3"),
-    "checkpoint": ("checkpoint", "--ink"),
+    "import": "--c4",
+    "read_plan": "--c5",
+    "prepare": "--c1",
+    "tune": "--c7",
+    "compile": "--c8",
+    "train": "--c2",
+    "wait_for_data": "--c6",
+    "validate": "--c3",
+    "checkpoint": "--ink",
 }
-"""Parts of a run's time in the order they are stacked: their words and their colours."""
-_TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interrupted": "bad"}
+"""Parts of a run's time in the order they are stacked, and their colours."""
 
 
 def run_sections(run: Run) -> tuple[Section, ...]:
@@ -186,10 +187,8 @@ def run_sections(run: Run) -> tuple[Section, ...]:
         slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
-        _listing("Environment", ("Name", "Value"), words.environment(run.environment), "Versions and the machine"),
-        Section("Configuration", pre=run.config, folded="run.yaml, resolved")
-        if run.config
-        else Section("Configuration", note="Not recorded."),
+        _folded("Environment", "Versions and the machine", _yaml(run.environment) if run.environment else ""),
+        _folded("Configuration", "run.yaml, resolved", run.config),
     )
     return tuple(section for section in sections if section is not None)
 
@@ -259,21 +258,17 @@ def _validations(run: Run, metric: str) -> Chart:
 def _time(run: Run) -> Section:
     """The time by part."""
     title = "Where the time went"
-    seconds = {name: value for name, value in run.seconds.items() if value > 0}
-    rows = [(*PARTS[name], seconds[name]) for name in PARTS if name in seconds]
-    rows += [(name.replace("_", " "), "--muted", value) for name, value in seconds.items() if name not in PARTS]
-    if not rows:
+    ordered = {**dict.fromkeys(PARTS, 0.0), **run.seconds}
+    seconds = {name: value for name, value in ordered.items() if value > 0}
+    if not seconds:
         return Section(title, note="The parts of the time are recorded when a run ends.")
-    covered = sum(value for _, _, value in rows)
+    covered = sum(seconds.values())
     total = max(run.total_s or 0.0, covered)
     if total - covered > 0.001 * total:
-        rows.append(("other", "--rest", total - covered))
-    total = sum(value for _, _, value in rows)
-    return Section(
-        title,
-        bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"Shares are of {words.duration(total)} in all.",
-    )
+        seconds["other"] = total - covered
+    colors = tuple({**PARTS, "other": "--rest"}.get(name, "--muted") for name in seconds)
+    bar = Bar(tuple((name.replace("_", " "), value) for name, value in seconds.items()), colors=colors)
+    return Section(title, bar=bar, note=f"Shares are of {words.duration(sum(seconds.values()))} in all.")
 
 
 def _accelerators(run: Run) -> Section:
@@ -295,10 +290,16 @@ def _plan(run: Run) -> Section:
     return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows)
 
 
-def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], folded: str = "") -> Section:
-    if not rows:
-        return Section(title, note="Not recorded.")
-    return Section(title, table=Table(columns, rows), folded=folded)
+def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Section:
+    return Section(title, table=Table(columns, rows)) if rows else Section(title, note="Not recorded.")
+
+
+def _folded(title: str, about: str, text: str) -> Section:
+    return Section(title, pre=text, folded=about) if text else Section(title, note="Not recorded.")
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 PERCENT = (0.0, 103.0)

@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hasten.evaluation.examples import Example
-from hasten.report import words
-from hasten.report.model import Key, Section, Slice
+from hasten.report.model import Key, Section
 
 COLORS = ("#f0a62b", "#56b4e9", "#2bc796", "#f0e442", "#dd8fbb", "#ff7f50", "#a99cff", "#c9a27a")
 """One per class, in the order of the page's --c1 to --c8 and of their hues, bright enough to stand on a dark image."""
@@ -31,21 +30,6 @@ LONG_SIDE = 320
 _FILL_ALPHA = 80
 
 
-def slice_of(example: Example) -> Slice:
-    """The pictures of a slice."""
-    (height, width), (pixel_height, pixel_width) = example.label.shape, example.pixel
-    return Slice(
-        name=example.name,
-        about=", ".join(filter(None, (example.which, example.where, f"Dice of the case {words.score(example.dice)}"))),
-        width=width * pixel_width,
-        height=height * pixel_height,
-        image=image_uri(example.image),
-        label=label_uri(example.label),
-        prediction=label_uri(example.prediction),
-        difference=difference_uri(example.label, example.prediction),
-    )
-
-
 def slices_section(title: str, examples: Sequence[Example], classes: Iterable[str], *, none: str) -> Section:
     """Slices of chosen cases. none: what is said where there are none."""
     note = "" if examples else none
@@ -55,7 +39,7 @@ def slices_section(title: str, examples: Sequence[Example], classes: Iterable[st
             "most foreground; Dice is that of the whole case."
         )
     keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=note)
+    return Section(title, slices=tuple(examples), keys=keys, note=note)
 
 
 def class_keys(names: Iterable[str]) -> tuple[Key, ...]:

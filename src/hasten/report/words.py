@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hasten.config.size import size_text
 from hasten.observe import values
 from hasten.report.read import Run
 
 DASH = "–"
 NBSP = "\u00a0"
 """No-break space, between a number and its unit."""
-
-STATUS = {
-    "finished": "finished",
-    "target_reached": "target reached",
-    "time_up": "time is up",
-    "interrupted": "interrupted",
-    "failed": "failed",
-    "in_progress": "in progress",
-}
 
 _ABBREVIATIONS = {"cpu", "cuda", "ema", "gpu", "ram", "utc"}
 
@@ -81,17 +72,6 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested dictionaries as rows (`gpu.name`, value), in their order."""
-    rows: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            rows += flat(value, f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", plain(value)))
-    return rows
-
-
 def title(name: str) -> str:
     """A setting's or field's name as words: `batch_size` as `Batch size`."""
     words = name.lower().replace("_", " ").split()
@@ -99,16 +79,10 @@ def title(name: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Versions and the machine as rows of words; bytes as GiB."""
-    rows = []
-    for name, text in flat(values):
-        first, *rest = name.split(".")
-        words = ": ".join([title(first), *(each if each.isupper() else each.replace("_", " ") for each in rest)])
-        if name.endswith("_bytes") and text.isdecimal():
-            words, text = words.removesuffix(" bytes"), size_text(int(text)).replace(" ", NBSP)
-        rows.append((words, text))
-    return tuple(rows)
+def reached_by_all(scores: Iterable[Sequence[tuple[float, float]]]) -> float | None:
+    """The highest score, in hundredths, that all runs with validations reached. scores: as `Run.scores`, of each."""
+    tops = [max(score for _, score in each) for each in scores if each]
+    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
 
 
 def time_to(run: Run, level: float) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Literal
 from hasten.config.patterns import first_few
 from hasten.observe.cpu_load import BUSY
 from hasten.observe.values import integer, number
-from hasten.report.words import share
+from hasten.report.words import reached_by_all, share
 from hasten.scaling.logs import MEASURED, SINGLE, Log, read_logs
 
 DROP = 0.05
@@ -220,14 +219,7 @@ _SEEDS = 3
 below all of the other in 1 of 20 cases."""
 
 
-def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
-    """Sentences: the fastest strategy, where more workers stop paying, and where quality falls by more than `drop`."""
-    return tuple(
-        filter(None, [_winner(series), *_unquoted(series), *_efficiencies(series), *_falls(series, drop, metric)])
-    )
-
-
-def _winner(series: Sequence[Series]) -> str:
+def _winner(series: Sequence[Series]) -> list[str]:
     """The strategy with the shortest epochs on the most workers that several of them were tried on, or on the most."""
     by_world: dict[int, list[tuple[Point, Spread]]] = {}
     for one in series:
@@ -235,12 +227,12 @@ def _winner(series: Sequence[Series]) -> str:
             if point.speedup is not None and point.epoch_s is not None:
                 by_world.setdefault(point.world, []).append((point, point.epoch_s))
     if not by_world:
-        return ""
+        return []
     world = max([world for world, points in by_world.items() if len(points) > 1] or by_world)
     (best, ours), *others = sorted(by_world[world], key=lambda pair: pair[1].median)
     if not others:
         total = f" (total time {best.total_speedup:.2f}x)" if best.total_speedup is not None else ""
-        return f"{best.strategy} on {workers(world)} is {best.speedup:.2f}x as fast, of {best.ideal:g}x{total}."
+        return [f"{best.strategy} on {workers(world)} is {best.speedup:.2f}x as fast, of {best.ideal:g}x{total}."]
     second, theirs = others[0]
     is_clear = ours.high < theirs.low and theirs.median > (1 + _EQUAL) * ours.median
     told = (
@@ -249,10 +241,10 @@ def _winner(series: Sequence[Series]) -> str:
     once = " (one run each)" if len(best.seeds) == len(second.seeds) == 1 else ""
     totals = (best.total_speedup, second.total_speedup)
     total = "" if None in totals else f" (total time {totals[0]:.2f}x against {totals[1]:.2f}x)"
-    return (
+    return [
         f"{told}{once}: at {workers(world)} an epoch takes {ours.seconds()} against {theirs.seconds()} of "
         f"{second.strategy}, a speed-up of {best.speedup:.2f}x against {second.speedup:.2f}x{total}."
-    )
+    ]
 
 
 def _unquoted(series: Sequence[Series]) -> list[str]:
@@ -358,6 +350,8 @@ class Analysis:
     metric: str
     series: tuple[Series, ...]
     verdicts: tuple[str, ...]
+    """The fastest strategy, where more workers stop paying, and where quality falls by more than `drop`; a sentence
+    each."""
     warnings: tuple[str, ...]
     """Reasons to doubt the figures."""
     notes: tuple[str, ...]
@@ -387,13 +381,13 @@ def analyse(
     reported. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
-    study = read_logs(folder)
-    if target is None:
-        target = reached_by_all(study.logs)
-    compared = chosen_epoch(study.logs, epoch, folder)
-    series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
-    metric = study.logs[0].metric_name
-    doubts, notes = _notes(study.logs)
+    logs, remarks = read_logs(folder)
+    if target is None and all(log.scores for log in logs):
+        target = reached_by_all(log.scores for log in logs) or None
+    compared = chosen_epoch(logs, epoch, folder)
+    series = series_of(logs, baseline=baseline, epoch=compared, target=target, folder=folder)
+    metric = logs[0].metric_name
+    doubts, notes = _notes(logs)
     return Analysis(
         name=folder.resolve().name,
         baseline=baseline,
@@ -402,15 +396,7 @@ def analyse(
         drop=drop,
         metric=metric,
         series=series,
-        verdicts=verdicts(series, drop=drop, metric=metric),
+        verdicts=(*_winner(series), *_unquoted(series), *_efficiencies(series), *_falls(series, drop, metric)),
         warnings=tuple(doubts),
-        notes=(*study.notes, *notes),
+        notes=(*remarks, *notes),
     )
-
-
-def reached_by_all(logs: Sequence[Log]) -> float | None:
-    """The highest metric, in hundredths, that a validation of every log reached; None if some had no validation."""
-    if not all(log.scores for log in logs):
-        return None
-    level = math.floor(100 * min(max(metric for _, metric in log.scores) for log in logs) + 1e-9) / 100
-    return level if level > 0 else None

@@ -288,19 +288,10 @@ def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, An
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Logs:
-    """The logs in a folder."""
-
-    logs: tuple[Log, ...]
-    """Logs, sorted by strategy, workers and seed."""
-    notes: tuple[str, ...]
-    """What was ignored or left out, and why, one sentence each."""
-
-
-def read_logs(folder: Path) -> Logs:
+def read_logs(folder: Path) -> tuple[list[Log], list[str]]:
     """The logs in `folder`: its CSV files, and its runs as listed in scale.json, else as described by their own files.
 
+    Sorted by strategy, workers and seed; and what was ignored or left out, and why, one sentence each.
     Raises ValueError naming the file and what is wrong: no folder, no log in it, a log that can't be used, two logs of
     one strategy, count of workers and seed, or logs with different metrics.
     """
@@ -343,4 +334,4 @@ def read_logs(folder: Path) -> Logs:
     if len(by_metric) > 1:
         metrics = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
         raise ValueError(f"{folder}: the logs have different metrics ({metrics}), which can't be compared; part them")
-    return Logs(logs=tuple(log for _, log in sorted(by_arm.items())), notes=tuple(notes))
+    return [log for _, log in sorted(by_arm.items())], notes

@@ -15,16 +15,6 @@ from hasten.report.model import Chart, Key, Page, Section, Table, print_table
 from hasten.scaling.analyse import LEAST_EFFICIENCY, Analysis, Point, workers
 
 
-def qualities(analysis: Analysis) -> Chart | None:
-    """The metric over workers, each count with a bar from its worst run to its best; None where none is known."""
-    lines = _lines(analysis, lambda point: None if point.metric is None else point.metric.median)
-    for place, one in enumerate(analysis.series):
-        spread = [(point.metric.low, point.metric.high) for point in one.points if point.metric is not None]
-        if any(low < high for low, high in spread):
-            lines[place] = replace(lines[place], spread=spread)
-    return Chart(_over_workers(analysis, lines, analysis.metric)) if any(line.points for line in lines) else None
-
-
 def _over_workers(analysis: Analysis, lines: Sequence[Line], name: str, **axes: Any) -> str:
     """axes: further arguments of `line_chart`."""
     describe, ticks = f"{name} over the count of workers", _worlds(analysis)
@@ -40,16 +30,13 @@ def _lines(analysis: Analysis, value: Callable[[Point], float | None]) -> list[L
     return lines
 
 
-def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
-    """Loss over epochs or over time, a chart for each strategy; none if no loss is known.
-
-    Of several seeds the first is drawn. All charts of a row have the same scale.
-    """
+def _losses(analysis: Analysis, *, by_time: bool) -> Section | None:
+    """Loss over epochs or over time, a chart for each strategy, all of one scale; None if no loss is known."""
     # The logs are in the order of seeds.
     firsts = [{log.world: log for log in reversed(one.logs) if log.losses} for one in analysis.series]
     values = [loss for logs in firsts for log in logs.values() for _, _, loss in log.losses]
     if not values:
-        return ()
+        return None
     wide = is_wide(values)
     bounds = (min(values) * 0.8, max(values) * 1.25) if wide else (min(0.0, *values), max(values) * 1.05)
     axes: dict[str, Any] = {"x_label": "" if by_time else "Epochs", "log": wide, "bounds": bounds}
@@ -63,7 +50,12 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
         id_ = f"loss-{len(charts)}-{'time' if by_time else 'epoch'}"
         svg = line_chart(lines, id_prefix=id_, describe=f"Loss of {one.strategy} for each count of workers", **axes)
         charts.append(Chart(svg, one.strategy))
-    return tuple(charts)
+    return Section(
+        f"Loss against {'accumulated time' if by_time else 'epochs'}",
+        charts=tuple(charts),
+        keys=tuple(Key(workers(world), hue) for world, hue in hues.items()),
+        note="The first seed's runs." if _several(analysis) else "",
+    )
 
 
 def _worlds(analysis: Analysis) -> list[int]:
@@ -96,8 +88,8 @@ def write(analysis: Analysis, out: Path) -> Path:
     sections = (
         Section("What makes these figures doubtful", text=doubtful) if doubtful else None,
         _speed(analysis),
-        _quality(analysis),
-        *_losses(analysis),
+        quality(analysis),
+        *(_losses(analysis, by_time=by_time) for by_time in (False, True)),
         _runs(analysis),
         Section("Notes", text="\n\n".join(analysis.notes)) if analysis.notes else None,
     )
@@ -150,22 +142,20 @@ def _strategies(analysis: Analysis) -> tuple[Key, ...]:
     return tuple(Key(one.strategy, color(place)) for place, one in enumerate(analysis.series))
 
 
-def _quality(analysis: Analysis) -> Section | None:
-    chart = qualities(analysis)
-    if chart is None:
+def quality(analysis: Analysis) -> Section | None:
+    """The metric over workers, each count with a bar from its worst run to its best; None where none is known."""
+    lines = _lines(analysis, lambda point: None if point.metric is None else point.metric.median)
+    for place, one in enumerate(analysis.series):
+        spread = [(point.metric.low, point.metric.high) for point in one.points if point.metric is not None]
+        if any(low < high for low, high in spread):
+            lines[place] = replace(lines[place], spread=spread)
+    if not any(line.points for line in lines):
         return None
+    chart = Chart(_over_workers(analysis, lines, analysis.metric))
     bars = " A bar goes from the worst run to the best." if _several(analysis) else ""
     note = f"Higher is better. Falls of more than {analysis.drop:g} are reported.{bars}"
     title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
     return Section(title, charts=(chart,), keys=_strategies(analysis), note=note)
-
-
-def _losses(analysis: Analysis) -> list[Section]:
-    note = "The first seed's runs." if _several(analysis) else ""
-    keys = tuple(Key(workers(world), color(place)) for place, world in enumerate(_worlds(analysis)))
-    by_epoch, by_time = losses(analysis, by_time=False), losses(analysis, by_time=True)
-    rows = {"Loss against epochs": by_epoch, "Loss against accumulated time": by_time}
-    return [Section(title, charts=charts, keys=keys, note=note) for title, charts in rows.items() if charts]
 
 
 def _runs(analysis: Analysis) -> Section:

@@ -105,7 +105,7 @@ def fit_logs(folder: Path, mode: Mode) -> Fit:
 
     Raises ValueError for what `read_logs` refuses, and what allows no prediction.
     """
-    logs = [(log, seconds) for log in read_logs(folder).logs if (seconds := log.epoch_s(None)) is not None]
+    logs = [(log, seconds) for log in read_logs(folder)[0] if (seconds := log.epoch_s(None)) is not None]
     fastest = min(logs, key=lambda pair: pair[1], default=None)
     strategy = SINGLE if fastest is None else fastest[0].strategy
     by_world: dict[int, list[float]] = {}

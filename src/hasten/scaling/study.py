@@ -26,9 +26,10 @@ from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import write_json, write_text
 from hasten.observe.values import mapping
 from hasten.report import words
+from hasten.report.read import read_run
 from hasten.sample.share import share_mistake
 from hasten.scaling.analyse import workers
-from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode
+from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode, is_run
 from hasten.training.plan import RunPlan, plan_run
 
 BASE_YAML = "scale.yaml"
@@ -319,14 +320,9 @@ def _train(
 
 
 def _ended(folder: Path, code: int, log: Path) -> dict[str, Any]:
-    try:
-        summary = mapping(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        summary = {}
-    status = str(summary.get("status") or "")
-    if code == 0 and status in DONE:
-        best = mapping(summary.get("best"))
-        return {"status": status, str(best.get("metric") or "mean_dice").removeprefix("mean_"): best.get("value")}
+    run = read_run(folder) if code == 0 and is_run(folder) else None
+    if run is not None and run.status in DONE:
+        return {"status": run.status, run.metric.removeprefix("mean_"): run.best_score}
     why = last_error(log)
     return {"status": "failed", "why": f"exit code {code}{f', {why}' if why else ''} (see {log.name})"}
 

@@ -29,7 +29,7 @@ from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.weights import unwrapped
 from hasten.nnunet import check_version
-from hasten.nnunet.batches import Augmentation, Batches, NnunetCrop, chain_of, placed, read_cases
+from hasten.nnunet.batches import Augmentation, NnunetCrop, batches_of, chain_of, placed, read_cases
 from hasten.nnunet.loss import asks_host, hard_counts, objective
 from hasten.nnunet.step import LEAST_ITERATIONS, GraphedStep, StepSetting, evaluate, fused_optimizer, is_idle, make_step
 
@@ -105,7 +105,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         self.print_to_log_file(f"Hasten: {reason}; nnU-Net's own data loaders take its place")
         return super().get_dataloaders()
 
-    def _batches(self, dataset: Any, initial: Any, augmentation: Augmentation | None) -> Batches:
+    def _batches(self, dataset: Any, initial: Any, augmentation: Augmentation | None) -> Any:
         """initial: size of the patch that nnU-Net crops before it rotates. augmentation: None for validation."""
         labels, patch = self.label_manager, self.configuration_manager.patch_size
         annotated = (-1, *labels.all_labels) if labels.has_ignore_label else None
@@ -126,7 +126,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         program = make_program(chain_of(store, crop, augmentation), CaseSource(store=store), **options)
         steps = self.num_iterations_per_epoch if train else self.num_val_iterations_per_epoch
         first, scales = self.current_epoch * steps, self._get_deep_supervision_scales()
-        return Batches(program=program, first=first, scales=scales, regions=self._regions, masked=masked)
+        return batches_of(program, first=first, scales=scales, regions=self._regions, masked=masked)
 
     def _why_not(self) -> str:
         """Why Hasten cannot make this training's batches; "" if it can."""
