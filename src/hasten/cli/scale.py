@@ -44,7 +44,7 @@ def run(
         Literal["strong", "weak"],
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
     ] = "strong",
-    strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
+    strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,fsdp.")] = "ddp",
     seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 are needed to separate a drop from noise.")] = "0",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the study; default NAME-scale. Resumes the study in it.")

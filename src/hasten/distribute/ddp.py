@@ -93,13 +93,13 @@ def broadcast_weights(*modules: nn.Module | None) -> None:
             broadcast_tensors(tensors)
 
 
-def broadcast_tensors(tensors: list[Tensor], *, source: int = 0, message_bytes: int = _TOGETHER) -> None:
+def broadcast_tensors(tensors: list[Tensor], *, source: int = 0) -> None:
     """Tensors of rank `source`, which record no gradient, on every rank, in place and many in a message.
 
     They are of any shape, the same on all ranks.
     """
     if tensors:
-        distributed._broadcast_coalesced(_world_group(), tensors, message_bytes, source)
+        distributed._broadcast_coalesced(_world_group(), tensors, _TOGETHER, source)
 
 
 def _world_group() -> distributed.ProcessGroup:

@@ -23,7 +23,6 @@ from torch.utils._pytree import tree_map_only
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
-from hasten.distribute.part_optimizer import number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
     Operations,
     count_costs,
@@ -191,10 +190,16 @@ class Pipeline(Strategy):
             "average": state["average"],
             "optimizer": _renumbered(state["optimizer"], self._local_layout(), self._layout),
         }
-        states: list[Any] | None = [None] * self.world.size if self.world.first else None
-        distributed.gather_object(tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state), states, dst=0)
-        if states is None:
+        local_state = tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state)
+        if not self.world.first:
+            distributed.send_object_list([local_state], dst=0)
             return state
+        states = [local_state]
+        for rank in range(1, self.world.size):
+            # One after another: NCCL receives in GPU memory, where there need not be room for all stages.
+            message: list[Any] = [None]
+            distributed.recv_object_list(message, src=rank)
+            states += message
         # In the order of a single process's, so that the same state makes the same file.
         networks = {}
         for kind in ("network", "average"):
@@ -354,4 +359,9 @@ def _renumbered(optimizer: dict[str, Any], before: Layout, after: Layout) -> dic
     """An optimizer's state in another layout, without the parameters that it lacks."""
     numbers = {name: number for number, name in enumerate(chain.from_iterable(after))}
     old_to_new = {old: numbers[name] for old, name in enumerate(chain.from_iterable(before)) if name in numbers}
-    return renumbered(optimizer, old_to_new, number_ranges([len(group) for group in after]))
+    moments = {old_to_new[old]: values for old, values in optimizer["state"].items() if old in old_to_new}
+    groups = [
+        {**group, "params": [numbers[name] for name in names]}
+        for group, names in zip(optimizer["param_groups"], after, strict=True)
+    ]
+    return {**optimizer, "state": dict(sorted(moments.items())), "param_groups": groups}
