@@ -52,7 +52,7 @@ def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
     run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="fsdp")
     run_folder(tmp_path / "c", samples_per_s=20.0, world=2, strategy="ddp", status="interrupted")
     result = read_logs(tmp_path)
-    assert [(log.strategy, log.world, log.seed) for log in result.logs] == [("single", 1, 3), ("fsdp", 2, 0)]
+    assert [(log.strategy, log.world, log.seed) for log in result.logs] == [("fsdp", 2, 0), ("single", 1, 3)]
     assert result.notes == ("c: interrupted, so it is left out.",)
 
 

@@ -74,7 +74,7 @@ def test_more_processes_than_cores_are_no_mistake() -> None:
 
 def test_one_host_needs_no_address() -> None:
     rendezvous = Rendezvous(Job(nproc=2, out=OUT))
-    assert rendezvous.store_of_ranks(0).port > 0
+    assert rendezvous.store.port > 0
 
 
 def test_a_port_that_is_taken_and_what_is_no_launcher() -> None:
@@ -112,6 +112,6 @@ def test_nodes_meet_and_meet_again_at_a_used_port() -> None:
         assert len(both) == 2
         assert both[0].name == both[1].name
         with ThreadPoolExecutor(2) as pool:
-            ports = {store.port for store in pool.map(lambda each: each.store_of_ranks(0), both)}
-        assert len(ports) == 1
+            list(pool.map(lambda each: each.wait_for_all("joined", 20.0), both))
+        assert {each.store.port for each in both} == {port}
         del both

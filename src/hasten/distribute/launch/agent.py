@@ -83,11 +83,11 @@ def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> O
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _SIGNALS
     for number in range(job.max_restarts + 1):
         try:
-            store = rendezvous.store_of_ranks(number)
-        except (RuntimeError, OSError) as error:
+            rendezvous.wait_for_all(f"joined/{number}", job.join_s)
+        except RuntimeError as error:
             raise ConnectionError(f"lost another host of {rendezvous.host}: {first_line(error)}") from error
         with _quiet(folder):
-            ends, records = _attempt(rendezvous, command, folder, number, store.port)
+            ends, records = _attempt(rendezvous, command, folder, number)
         if not ends:
             with suppress(RuntimeError):  # a host whose ranks failed does not come
                 rendezvous.wait_for_all(f"done/{number}", _BARRIER_S)
@@ -103,7 +103,7 @@ def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> O
 
 
 def _attempt(
-    rendezvous: Rendezvous, command: Sequence[str], folder: Path, number: int, port: int
+    rendezvous: Rendezvous, command: Sequence[str], folder: Path, number: int
 ) -> tuple[list[End], dict[int, RankRecord]]:
     """Start every rank of this host and wait until all ended, or one failed and the others were ended.
 
@@ -125,7 +125,7 @@ def _attempt(
         name="",
         entrypoint=sys.executable,
         args={local: tuple(command) for local in range(job.nproc)},
-        envs={rank - first: _environment(rendezvous, number, port, rank, errors[rank]) for rank in logs},
+        envs={rank - first: _environment(rendezvous, number, rank, errors[rank]) for rank in logs},
         logs_specs=_RankLogs(folder, dest),
         log_line_prefixes=dict.fromkeys(range(job.nproc), ""),
     )
@@ -164,7 +164,7 @@ class _RankLogs(LogsSpecs):
         return self.dest
 
 
-def _environment(rendezvous: Rendezvous, number: int, port: int, rank: int, error_file: Path) -> dict[str, str]:
+def _environment(rendezvous: Rendezvous, number: int, rank: int, error_file: Path) -> dict[str, str]:
     job = rendezvous.job
     variables = {
         parent_watch.VARIABLE: str(os.getpid()),
@@ -177,13 +177,10 @@ def _environment(rendezvous: Rendezvous, number: int, port: int, rank: int, erro
         "LOCAL_RANK": str(rank % job.nproc),
         "WORLD_SIZE": str(job.world),
         "LOCAL_WORLD_SIZE": str(job.nproc),
-        "GROUP_RANK": str(job.node_rank),
-        "GROUP_WORLD_SIZE": str(job.nnodes),
         "MASTER_ADDR": rendezvous.host,
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(rendezvous.store.port),
         "TORCHELASTIC_ERROR_FILE": str(error_file),
         "TORCHELASTIC_RESTART_COUNT": str(number),
-        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
