@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from hasten.cli.ranks import leave
-from hasten.distribute.launch.parent_watch import end_with_launcher
+from hasten.distribute.world import end_with_launcher
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -130,3 +130,44 @@ def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager[An
     """Context for one piece of an accumulated batch: ranks exchange gradients only in the last piece."""
     no_sync = getattr(network, "no_sync", None)
     return nullcontext() if last or no_sync is None else no_sync()
+
+
+def build_strategy(config: DistributeConfig, world: World) -> Strategy:
+    """The strategy of `config.strategy`, whose module is imported now. The process group, if any, has been joined.
+
+    Raises ValueError for one that the number of processes does not allow.
+    """
+    name = config.strategy
+    if name == "auto":
+        name = "ddp" if world.size > 1 else "single"
+    if name == "single" and world.size > 1:
+        raise ValueError(
+            f"distribute.strategy=single: {world.size} processes were started, which would all train the same; "
+            "use ddp, or start one"
+        )
+    if world.size == 1 and name not in ("single", "dp"):
+        # A run of one process is the same in any strategy, so scripts and settings need no change.
+        name = "single"
+    match name:
+        case "single":
+            return Strategy(world, config)
+        case "dp":
+            from hasten.distribute.dp import Dp
+
+            return Dp(world, config)
+        case "ddp":
+            from hasten.distribute.ddp import Ddp
+
+            return Ddp(world, config)
+        case "fsdp":
+            from hasten.distribute.fsdp import Fsdp
+
+            return Fsdp(world, config)
+        case "pipeline":
+            from hasten.distribute.pipeline import Pipeline
+
+            return Pipeline(world, config)
+        case "horovod":
+            from hasten.distribute.horovod import Horovod
+
+            return Horovod(world, config)

@@ -53,12 +53,10 @@ def met(*jobs: Job) -> list[Rendezvous | ValueError]:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"nproc": 0}, "--nproc 0: must be 1 or more"),
         ({"nnodes": 2, "node_rank": 2, "master": "a:1"}, "--node-rank 2: must be below --nnodes 2"),
         ({"nnodes": 2}, "give all of them --master HOST:PORT"),
         ({"master": "node-0"}, "--master node-0: must be HOST:PORT"),
         ({"master": "node-0:99999"}, "--master node-0:99999: must be HOST:PORT"),
-        ({"max_restarts": -1}, "--max-restarts -1: must be 0 or more"),
     ],
 )
 def test_jobs_that_are_none(fields: dict[str, Any], message: str) -> None:

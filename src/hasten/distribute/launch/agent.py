@@ -14,11 +14,11 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, start_processes
 
-from hasten.distribute.launch import parent_watch
 from hasten.distribute.launch.exit_status import End, ends_of, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job, Rendezvous
 from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
+from hasten.distribute.world import LAUNCHER_PID
 from hasten.files import first_line, printable
 from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import LOGS, RANKS
@@ -167,7 +167,7 @@ class _RankLogs(LogsSpecs):
 def _environment(rendezvous: Rendezvous, number: int, rank: int, error_file: Path) -> dict[str, str]:
     job = rendezvous.job
     variables = {
-        parent_watch.VARIABLE: str(os.getpid()),
+        LAUNCHER_PID: str(os.getpid()),
         # So that the log of a killed rank is complete.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",

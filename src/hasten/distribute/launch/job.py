@@ -36,14 +36,6 @@ class Job:
     """Seconds that the hosts wait for one another at the start."""
 
     def __post_init__(self) -> None:
-        for name, number, least in (
-            ("--nproc", self.nproc, 1),
-            ("--nnodes", self.nnodes, 1),
-            ("--node-rank", self.node_rank, 0),
-            ("--max-restarts", self.max_restarts, 0),
-        ):
-            if number < least:
-                raise ValueError(f"{name} {number}: must be {least} or more")
         if self.node_rank >= self.nnodes:
             raise ValueError(f"--node-rank {self.node_rank}: must be below --nnodes {self.nnodes}; number from 0")
         if self.nnodes > 1 and self.master is None:
