@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, fx, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
@@ -27,8 +26,6 @@ from hasten.distribute.pipeline_partition import (
     Operations,
     count_costs,
     cut_places,
-    flowing,
-    nodes_in,
     operations_of,
     state_used,
 )
@@ -300,38 +297,16 @@ class StageModule(nn.Module):
     def __init__(self, network: nn.Module, stages: Stages, stage: int) -> None:
         super().__init__()
         self.network = network
-        operations = stages.operations
-        begin, end = stages.bounds(stage)
-        self.nodes = operations.nodes[begin:end]
-        self.takes = flowing(operations, begin) if stage else [operations.nodes[0]]
+        self.graph = stages.operations.part(*stages.bounds(stage))
         self.last = stage == stages.count - 1
-        self.gives: Any = operations.output if self.last else tuple(flowing(operations, end))
-        self.operations = operations
         self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
         """Autocast of the step, around the layers."""
-        self._dead = self._last_uses()
 
     def forward(self, *inputs: Tensor) -> Any:
-        values: dict[fx.Node, Any] = dict(zip(self.takes, inputs, strict=True))
         with self.precision():
-            for node in self.operations.run(self.network, values, self.nodes):
-                for dead in self._dead.get(node, ()):
-                    del values[dead]
+            outputs = fx.Interpreter(self.network, graph=self.graph).run(*inputs)
             # The pipeline checks strides, and sender and receiver must agree; this also computes a deferred norm.
-            return map_arg(self.gives, lambda node: values[node].contiguous())
-
-    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        returned = set(nodes_in(self.gives))
-        last: dict[fx.Node, fx.Node] = {}
-        for node in self.nodes:
-            for other in node.all_input_nodes:
-                if other.op != "get_attr":
-                    last[other] = node
-        dead: dict[fx.Node, list[fx.Node]] = {}
-        for other, node in last.items():
-            if other not in returned:
-                dead.setdefault(node, []).append(other)
-        return dead
+            return tree_map_only(Tensor, lambda value: value.contiguous(), outputs)
 
 
 Form = tuple[tuple[int, ...], torch.dtype, bool]
