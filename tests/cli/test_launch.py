@@ -72,7 +72,7 @@ def test_a_fold_is_passed_on_and_the_same_command_resumes_it(
     out = str(tmp_path / "cv")
     CliRunner().invoke(app, ["--nproc", "2", "--folds", "3", "--out", out, str(data)], catch_exceptions=False)
     [(command, again, resume)] = calls
-    assert command[2:] == ["train", str(data), "--out", out, "--folds", "3"]
+    assert command[2:] == [str(data), "--out", out, "--folds", "3"]
     assert again == resume == f"hasten launch {data} --nproc 2 --out {out} --folds 3"
     assert "leave out --resume" in run("--nproc", "2", "--folds", "3", "--resume", "--out", out)
 

@@ -1,49 +1,45 @@
-"""A rank of `hasten launch`: `python -m hasten.cli.rank_main`, then `train ...`, `-m MODULE` or a script."""
+"""A rank of `hasten launch`: `python -m hasten.cli.rank_main`, then the arguments of `hasten train`."""
 
 from __future__ import annotations
 
 import logging
 import os
-import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from hasten.cli.ranks import leave
 from hasten.distribute.world import end_with_launcher
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run it and return the exit code: 0 also for a stop on request, whose code is recorded for the launcher.
+def run(work: Callable[[], object]) -> NoReturn:
+    """Do a rank's work and exit: with 0 also after a stop on request, whose code is recorded for the launcher.
 
     Otherwise a launcher would take a rank that has saved and exited for a failed one, and end those that still save.
     """
-    # Here, so that the command line itself starts without torch.
+    end_with_launcher()
+    # Both streams in the launcher's log, in the order of the output.
+    os.dup2(1, 2)
+    # It logs the exception that the launcher reports.
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)
+    # Not before: to import torch takes a while.
     from hasten.distribute.launch.record import record_of, recorded
 
+    code = 0
     try:
         with recorded(short_of_memory=_short_of_memory):
-            _run(list(arguments))
+            work()
     except BaseException as error:
         record = record_of(error, short_of_memory=_short_of_memory)
         if record.kind == "stopped" and record.message and os.environ.get("RANK") == "0":
             print(record.message, file=sys.stderr, flush=True)
         if record.kind not in ("stopped", "other"):
-            return record.exit_code
-    return 0
+            code = record.exit_code
+    leave(code)
+    sys.exit(code)
 
 
-def _run(arguments: list[str]) -> None:
-    if arguments[0] == "train":
-        _train(arguments[1:])
-    elif arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
-
-
-def _train(arguments: list[str]) -> None:
+def _train(arguments: Sequence[str]) -> None:
     """Run `train` without the command line's guard, which would turn the error for the launcher into an exit code."""
     import typer
 
@@ -54,7 +50,7 @@ def _train(arguments: list[str]) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(train)
     try:
-        app(arguments, prog_name="hasten train", standalone_mode=False)
+        app(list(arguments), prog_name="hasten train", standalone_mode=False)
     except Exception as error:
         # A click exception; some versions of typer vendor click under another module name.
         of_click = getattr(error, "format_message", None)
@@ -71,11 +67,4 @@ def _short_of_memory(error: BaseException) -> bool:
 
 
 if __name__ == "__main__":
-    end_with_launcher()
-    # Both streams in the launcher's log, in the order of the output.
-    os.dup2(1, 2)
-    # It logs the exception that the launcher reports.
-    logging.getLogger("ignite").setLevel(logging.CRITICAL)
-    code = main(sys.argv[1:])
-    leave(code)
-    sys.exit(code)
+    run(lambda: _train(sys.argv[1:]))

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
+from hasten.config.schema import DistributeConfig
 from hasten.distribute.consensus import run_on_all_ranks
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
@@ -39,11 +40,8 @@ class Ddp(Strategy):
     _checked_unused = False
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        if self.config.sync_norm:
-            network = sync_batch_norm(network)
-        broadcast_weights(network, average)
-        self._network = network
-        return network, average
+        self._network, average = placed_whole(network, average, self.config)
+        return self._network, average
 
     def wrap(self, network: nn.Module) -> nn.Module:
         device, config = next(network.parameters()).device, self.config
@@ -77,6 +75,16 @@ class Ddp(Strategy):
             network = self._network
             run_on_all_ranks(self.world, lambda: _require_used(network))
         return super().total_norm(gradients)
+
+
+def placed_whole(
+    network: nn.Module, average: nn.Module | None, config: DistributeConfig
+) -> tuple[nn.Module, nn.Module | None]:
+    """Both with rank 0's values, and batch norms over all ranks if `config.sync_norm`."""
+    if config.sync_norm:
+        network = sync_batch_norm(network)
+    broadcast_weights(network, average)
+    return network, average
 
 
 @torch.no_grad()

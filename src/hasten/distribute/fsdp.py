@@ -18,11 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.ddp import placed_whole
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.recompute import Recomputed
-from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _BY_ELEMENT = ("adamw", "sgd")
 _REDUCED = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -65,10 +64,8 @@ class Fsdp(Strategy):
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        if self.config.sync_norm:
-            network = sync_batch_norm(network)
+        network, average = placed_whole(network, average, self.config)
         self._skeleton = skeleton_of(network)
-        broadcast_weights(network, average)
         for module in (network, average):
             if module is not None:
                 self._shard(module)

@@ -24,7 +24,7 @@ if __name__ == "__main__":
         stall_s=4.0 if "slow" in rest else None,
         join_s=20.0,
     )
-    command = ["-m", "hasten.cli.rank_main", str(RANK), out, *rest]
+    command = [str(RANK), out, *rest]
     try:
         sys.exit(launch(job, command, again="AGAIN", resume="RESUME"))
     except ValueError as error:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hasten.cli.rank_main import run
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.launch.faults import faults_of
@@ -67,4 +68,5 @@ def train(world: World, out: Path, steps: int, *, timeout_s: float, pause: float
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), wrong="wrong" in sys.argv[3:], slow="slow" in sys.argv[3:])
+    out, steps, *words = sys.argv[1:]
+    run(lambda: main(Path(out), int(steps), wrong="wrong" in words, slow="slow" in words))

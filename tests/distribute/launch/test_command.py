@@ -41,7 +41,7 @@ def start(
 ) -> tuple[int, str]:
     """Exit code of a job of two, and what its launcher told."""
     job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
-    command = ["-m", "hasten.cli.rank_main", str(RANK), str(out), str(steps), *more]
+    command = [str(RANK), str(out), str(steps), *more]
     with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as output:
         for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(name, value)
