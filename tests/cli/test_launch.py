@@ -81,7 +81,12 @@ def started(data: Path, out: Path, *options: str, faults: str = "") -> subproces
     settings = [*SETTINGS, f"cache.dir={data.parent / 'cache'}", "sample.batch_size=4", f"train.steps={STEPS}"]
     settings += ["train.checkpoint_every=5", "train.validate_every=40", "observe.trackers=[]"]
     command = ["launch", "--nproc", "2", "--quiet", *options, "--out", str(out), str(data), *settings]
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HASTEN_FAULT": faults}
+    site = data.parent / "site"
+    site.mkdir(exist_ok=True)
+    # Python imports it at the start of each process.
+    (site / "sitecustomize.py").write_text("from tests.distribute.launch.faults import install\ninstall()\n")
+    path = os.pathsep.join([str(site), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HASTEN_FAULT": faults, "PYTHONPATH": path}
     with subprocess.Popen(
         [sys.executable, "-m", "hasten", *command],
         env=os.environ | environment,
