@@ -71,7 +71,7 @@ def launch(
     )
     arguments = [] if source is None else [source, *(overrides or [])]
     options = ["--out", str(out), *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
-    command = ["-m", "hasten.cli.rank_main", *arguments, *options, *(["--resume"] if resume else [])]
+    command = ["-m", "hasten.cli.ranks", *arguments, *options, *(["--resume"] if resume else [])]
     place = ["--nproc", str(nproc)]
     if nnodes > 1:
         place += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]

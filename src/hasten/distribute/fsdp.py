@@ -84,7 +84,7 @@ class Fsdp(Strategy):
             fully_shard(block, mesh=mesh, mp_policy=policy)
 
     def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The same optimizer, on this process's rows as plain tensors: most of torch's fused kernels take no others."""
+        """`optimizer` on this process's rows as plain tensors: most of torch's fused kernels take no others."""
         self._order = [weight for group in optimizer.param_groups for weight in group["params"]]
         rows = {
             weight: nn.Parameter(_local(weight.detach()), requires_grad=weight.requires_grad) for weight in self._order

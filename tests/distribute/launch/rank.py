@@ -1,4 +1,4 @@
-"""A rank of a tiny training with all that a launched one has: `-m tests.distribute.launch.rank OUT STEPS [wrong] [slow]`.
+"""A rank of a tiny training with all that a launched one has: `rank OUT STEPS [wrong] [slow]`.
 
 `slow`: a step takes a tenth of a second, and a lost peer is found after some seconds.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hasten.cli.rank_main import run
+from hasten.cli.ranks import run
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.launch.watchdog import watchdog_of

@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, start_processes
@@ -32,16 +31,6 @@ _LOOK_EVERY_S = 0.1
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How this host's ranks ended in the last attempt."""
-
-    ends: Sequence[End] = ()
-    """Ends of the ranks; empty unless the job failed."""
-    records: Mapping[int, RankRecord] = field(default_factory=dict)
-    restarts: int = 0
-
-
 def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     """Run `command` as every rank of the job, and return the exit code that the launcher ends with.
 
@@ -55,25 +44,29 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     folder = job.out / LOGS / rendezvous.name
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = run_ranks(rendezvous, command, folder)
+        ends, records, restarts = run_ranks(rendezvous, command, folder)
     except SignalException as stop:
         return _STOP_CODES.get(stop.sigval.name, 128 + stop.sigval)
     except ConnectionError as error:
         print_error(f"error: {error}\ncheck the hosts, then start the job again with --resume on all of them")
         return 1
-    if not outcome.ends:
+    if not ends:
         # The ranks are done, or have saved and stopped on a request.
-        ended = [record for record in outcome.records.values() if record.kind in ("stopped", "other")]
+        ended = [record for record in records.values() if record.kind in ("stopped", "other")]
         return max((record.exit_code for record in ended), default=0)
-    text = report_of(outcome.ends, job, restarts=outcome.restarts, logs=folder, again=again, resume=resume)
+    text = report_of(ends, job, restarts=restarts, logs=folder, again=again, resume=resume)
     name = f"failure-{job.node_rank}.txt" if job.node_rank else "failure.txt"
     (folder / name).write_text(text + "\n")
     print_error(text)
-    return exit_code_of(first_of(outcome.ends))
+    return exit_code_of(first_of(ends))
 
 
-def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> Outcome:
-    """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended.
+def run_ranks(
+    rendezvous: Rendezvous, command: Sequence[str], folder: Path
+) -> tuple[list[End], dict[int, RankRecord], int]:
+    """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended; how, and how many restarts.
+
+    The ends and the ranks' own records are those of the last start; the former are empty unless the job failed.
 
     All start again after a failure, but not after a user's mistake or where the job was asked to stop. folder: of the
     logs. Raises ConnectionError if another host does not join, and torch's SignalException when this process got a
@@ -99,7 +92,7 @@ def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> O
             f"warning: rank {first.rank} on {first.host} {first.in_words}; all ranks start again "
             f"({number + 1} of {job.max_restarts})"
         )
-    return Outcome(ends=ends, records=records, restarts=number)
+    return ends, records, number
 
 
 def _attempt(
