@@ -13,11 +13,11 @@ from hasten.cli.doctor import DoctorCommand, doctor, profile, tune
 from hasten.cli.evaluate import evaluate
 from hasten.cli.launch import launch, slurm
 from hasten.cli.nnunet import nnunet
-from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan, settings
 from hasten.cli.predict import export, predict
 from hasten.cli.ranks import leave, text_for_rank
 from hasten.cli.recipe import app as recipe
+from hasten.cli.recipe import phantom
 from hasten.cli.scale import app as scale
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train

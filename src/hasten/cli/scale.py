@@ -108,14 +108,12 @@ def analyse(
     out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
-    number = None if epoch is None or epoch == "median" else _whole("--epoch", epoch)
+    chosen: Any = epoch if epoch in (None, "median") else _whole("--epoch", epoch)
 
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.page import print_analysis, write
 
-    analysis = analysed(
-        folder, baseline=baseline, epoch="median" if epoch == "median" else number, drop=drop, target=target
-    )
+    analysis = analysed(folder, baseline=baseline, epoch=chosen, drop=drop, target=target)
     print_analysis(analysis, echo)
     if out is not None:
         echo(f"page       {write(analysis, out)}")
