@@ -16,9 +16,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 import hasten
 from hasten.cache.build import get_arena
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
 from hasten.feed.feed import Feed
 from hasten.nets.over_ranks import counts_over_ranks

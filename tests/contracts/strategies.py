@@ -26,9 +26,10 @@ from torch import Tensor, distributed
 from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, StrategyName, TrainConfig
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.nets.build import build_network
 from hasten.nets.losses.make_loss import build_loss

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hasten.config.schema import DistributeConfig, RunConfig, TrainConfig
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.dp import Dp
-from hasten.distribute.strategy import build_strategy
 from hasten.distribute.world import World
 
 CONFIG = RunConfig(distribute=DistributeConfig(strategy="dp"))

@@ -1,4 +1,4 @@
-"""`hasten recipe list`, `show`, `data` and `phantom`: published tasks and their data; `hasten phantom`: made-up ones."""
+"""`hasten recipe list`, `show`, `data` and `phantom`: published tasks and their data; `hasten phantom`: made-up."""
 
 from __future__ import annotations
 

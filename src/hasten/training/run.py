@@ -22,9 +22,10 @@ from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume_rules import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, run_on_rank0
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.library import build_ahead
