@@ -56,13 +56,14 @@ def run(work: Callable[[], object]) -> NoReturn:
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
     # Not before: to import torch takes a while.
     from hasten.distribute.launch.record import record_of, recorded
+    from hasten.runtime.out_of_memory import out_of_memory
 
     code = 0
     try:
-        with recorded(short_of_memory=_short_of_memory):
+        with recorded(short_of_memory=out_of_memory):
             work()
     except BaseException as error:
-        record = record_of(error, short_of_memory=_short_of_memory)
+        record = record_of(error, short_of_memory=out_of_memory)
         if record.kind == "stopped" and record.message and os.environ.get("RANK") == "0":
             print(record.message, file=sys.stderr, flush=True)
         if record.kind not in ("stopped", "other"):
@@ -90,12 +91,6 @@ def _train(arguments: Sequence[str]) -> None:
         if text is None:
             raise
         raise ValueError(text) from error
-
-
-def _short_of_memory(error: BaseException) -> bool:
-    from hasten.runtime.out_of_memory import out_of_memory
-
-    return out_of_memory(error)
 
 
 if __name__ == "__main__":
