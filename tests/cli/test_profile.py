@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cli.profile import profile
+from hasten.cli.doctor import profile
 from hasten.config.load import dump_run
 from hasten.phantoms.organs import write_phantoms
 from tests.training.runs import SETTINGS, config_of

@@ -68,7 +68,6 @@ STRATEGIES: tuple[Row, ...] = (
         differs={"sync_norm": "refused: its threads share no moments", "gradient.losses_differ": "one loss"},
     ),
     Row(name="ddp"),
-    Row(name="zero1"),
     Row(name="fsdp", differs={"muon": "refused: it makes whole filters orthogonal, of which a rank has some rows"}),
     Row(
         name="horovod",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.distribute.balance import deal, partition
+from hasten.distribute.case_assignment import deal, partition
 
 COSTS = st.lists(st.integers(1, 1000).map(float), max_size=40)
 PARTS = st.integers(1, 9)

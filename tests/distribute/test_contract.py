@@ -17,7 +17,7 @@ from tests.distribute.ranks import run_ranks
 Started = Callable[[Row, int], dict[str, Any]]
 _FAST = 2
 """Ranks of the fast tests; a strategy that has only one process is tested with that."""
-_OWN_TESTS = ("zero1", "fsdp", "pipeline")
+_OWN_TESTS = ("fsdp", "pipeline")
 """Their own files compare them with one process, too: here they are slow tests."""
 JOBS = [
     pytest.param(

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cli.tune import tune as command
+from hasten.cli.doctor import tune as command
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig

@@ -135,19 +135,19 @@ def test_a_fall_is_judged_by_the_seeds(tmp_path: Path, one: list[float], two: li
 def test_own_runs_share_the_run_of_one_process(tmp_path: Path) -> None:
     run_folder(tmp_path / "one", samples_per_s=10.0)
     run_folder(tmp_path / "ddp", samples_per_s=18.0, dice=(0.6, 0.85))
-    run_folder(tmp_path / "zero1", samples_per_s=15.0, dice=(0.4, 0.5))
-    entries = [entry("one", 1, threads=2), entry("ddp", 2, threads=1), entry("zero1", 2, strategy="zero1", threads=1)]
+    run_folder(tmp_path / "fsdp", samples_per_s=15.0, dice=(0.4, 0.5))
+    entries = [entry("one", 1, threads=2), entry("ddp", 2, threads=1), entry("fsdp", 2, strategy="fsdp", threads=1)]
     list_runs(tmp_path, entries)
     analysis = analyse(tmp_path)
     assert analysis.epoch is None
-    assert [one.strategy for one in analysis.series] == ["ddp", "zero1"]
+    assert [one.strategy for one in analysis.series] == ["ddp", "fsdp"]
     assert point(analysis, "ddp", 2).speedup == pytest.approx(1.8)
     assert point(analysis, "ddp", 2).samples_per_s == pytest.approx(18.0)
     assert point(analysis, "ddp", 1).speedup == 1.0
     assert analysis.target == 0.5
-    assert (point(analysis, "ddp", 2).target_s, point(analysis, "zero1", 2).target_s) == (10.0, 20.0)
+    assert (point(analysis, "ddp", 2).target_s, point(analysis, "fsdp", 2).target_s) == (10.0, 20.0)
     assert "ddp wins" in analysis.verdicts[0]
-    assert "zero1: mean Dice falls by 0.300" in analysis.verdicts[-1]
+    assert "fsdp: mean Dice falls by 0.300" in analysis.verdicts[-1]
     assert any("shared one machine of 2 cores" in text for text in analysis.warnings)
     assert "Strong scaling" in " ".join(analysis.notes)
     assert len(analysis.logs) == 3

@@ -49,10 +49,10 @@ def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> No
 
 def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", samples_per_s=10.0, seed=3)
-    run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="zero1")
+    run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="fsdp")
     run_folder(tmp_path / "c", samples_per_s=20.0, world=2, strategy="ddp", status="interrupted")
     logs, notes = read_logs(tmp_path)
-    assert [(log.strategy, log.world, log.seed) for log in logs] == [("single", 1, 3), ("zero1", 2, 0)]
+    assert [(log.strategy, log.world, log.seed) for log in logs] == [("fsdp", 2, 0), ("single", 1, 3)]
     assert notes == ["c: interrupted, so it is left out."]
 
 
@@ -128,7 +128,7 @@ def test_a_list_that_is_none(tmp_path: Path, text: str) -> None:
     [
         ("log_1.csv", ("native", 1, 0)), ("log_hvd_14.csv", ("horovod", 14, 0)), ("log_ddp_4.csv", ("ddp", 4, 0)),
         ("log_local_sgd_8_seed3.csv", ("local_sgd", 8, 3)), ("log_2_seed1.csv", ("native", 2, 1)),
-        ("log_zero1_2.csv", ("zero1", 2, 0)), ("log_.csv", None), ("log_0.csv", None), ("log_x.csv", None),
+        ("log_fsdp_2.csv", ("fsdp", 2, 0)), ("log_.csv", None), ("log_0.csv", None), ("log_x.csv", None),
         ("log_4.csv.bak", None), ("log_A_4.csv", None),
     ],
 )  # fmt: skip

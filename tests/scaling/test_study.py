@@ -66,9 +66,9 @@ def study_json(out: Path) -> dict[str, Any]:
 
 
 def test_the_order_favours_no_count() -> None:
-    arms = arms_of((1, 2), ("ddp", "zero1"), (0, 1))
+    arms = arms_of((1, 2), ("ddp", "fsdp"), (0, 1))
     assert [arm.folder for arm in arms] == [
-        "single-1-seed0", "ddp-2-seed0", "zero1-2-seed0", "zero1-2-seed1", "ddp-2-seed1", "single-1-seed1",
+        "single-1-seed0", "ddp-2-seed0", "fsdp-2-seed0", "fsdp-2-seed1", "ddp-2-seed1", "single-1-seed1",
     ]  # fmt: skip
 
 
@@ -92,8 +92,8 @@ def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
     again = Trainings()
     run_study(config, out, wanted, echo=said.append, begin=again)
     assert again.done == []
-    run_study(config, out, StudyRequest(worlds=(1, 2), strategies=("zero1",)), echo=said.append, begin=again)
-    assert again.done == ["zero1-2-seed0"]
+    run_study(config, out, StudyRequest(worlds=(1, 2), strategies=("fsdp",)), echo=said.append, begin=again)
+    assert again.done == ["fsdp-2-seed0"]
     assert len(study_json(out)["runs"]) == 10
 
 

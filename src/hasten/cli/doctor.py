@@ -1,7 +1,8 @@
-"""`hasten doctor`: the machine, a run, or any training script after `--`."""
+"""`hasten doctor`, `hasten profile` and `hasten tune`: what holds a training back, and the fastest settings."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +12,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hasten.cli.source import Overrides, run_from
+from hasten.cli.source import SOURCE_HELP, Overrides, run_from
 from hasten.cli.terminal import duration_from, echo, fitted
 from hasten.files import expanded
-from hasten.observe.rundir import RUN_YAML, json_text, write_json, writing_to
+from hasten.observe.rundir import RUN_YAML, empty_folder, json_text, write_json, writing_to
 
 PAGE, JSON = "doctor.html", "doctor.json"
 """File names in the folder --out."""
@@ -159,3 +160,48 @@ def _run(source: str, overrides: list[str], **options: Any) -> _Outcome:
     report = diagnose_run(config, **options)
     page = partial(write_page, report, source=Path(shown(source)).name or source)
     return report, report.diagnosis.sentence, partial(lines, report), page, 0
+
+
+def profile(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's YAML, a data set, or the folder of a run, which is only read.")
+    ],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Folder for the profile; new or empty.")] = Path("profile"),
+    steps: Annotated[int, typer.Option(min=1, help="Steps to look at, after a few to warm up.")] = 10,
+) -> None:
+    """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
+    config = run_from(source, overrides or [])
+
+    from hasten.doctor.profile.take import PAGE, SUMMARY, TRACE, take, write
+    from hasten.observe.clock import Clock
+    from hasten.observe.ranges import NVTX
+
+    if not NVTX:
+        empty_folder(out)
+    clock = Clock(tell=lambda text: echo(text, err=True))
+    measurement = take(config, steps=steps, with_profiler=not NVTX, clock=clock)
+    if NVTX:
+        echo(f"a step takes {1e3 * measurement.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
+        return
+    write(measurement, out)
+    echo(f"report     {out / PAGE}")
+    echo(f"summary    {out / SUMMARY}")
+    echo(f"trace      {out / TRACE} (open in https://ui.perfetto.dev or chrome://tracing)")
+
+
+def tune(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Or the folder of a run.")],
+    out: Annotated[Path, typer.Option(help="Folder for tuned.yaml and tune.json; new or empty.")],
+    overrides: Overrides = None,
+) -> None:
+    """Measure the fastest settings of a run on this machine; write them as a run's YAML."""
+    config = run_from(source, overrides or [])
+
+    from hasten.doctor.tune import tune as search
+    from hasten.report.model import print_table
+
+    result = search(config, out, echo=lambda text: echo(text, err=True))
+    print_table(result.table())
+    echo("\n".join(result.lines()))
+    echo(f"train      hasten train {shlex.quote(str(result.out / 'tuned.yaml'))} --out FOLDER")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,7 +82,8 @@ def evaluate(
     if not labels:
         if run is not None or tolerance_mm is not None or num_workers is not None:
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
-        _of_run(predictions, overrides, postprocessing, surfaces, device, quiet, out)
+        choices = {"postprocessing": postprocessing, "surfaces": surfaces, "device": device}
+        _of_run(predictions, overrides, out, tick=counted(quiet), **choices)
         return
     evaluation = score(
         predictions,
@@ -100,23 +101,12 @@ def evaluate(
         echo(f"report     {page}")
 
 
-def _of_run(
-    run: Path,
-    overrides: list[str],
-    postprocessing: bool,
-    surfaces: bool,
-    device: str | None,
-    quiet: bool,
-    out: Path | None,
-) -> None:
+def _of_run(run: Path, overrides: list[str], out: Path | None, **options: Any) -> None:
     from hasten.evaluation.crossval import evaluate_run
     from hasten.evaluation.evaluate import write_evaluation
     from hasten.report.evaluation_page import write_trials_page
 
-    tick = counted(quiet)
-    comparison = evaluate_run(
-        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, out=out, tick=tick
-    )
+    comparison = evaluate_run(run, overrides=overrides, out=out, **options)
     echo("\n".join(_table(comparison.own.evaluation)))
     if comparison.other is not None:
         before, after = comparison.own.evaluation.mean(), comparison.other.evaluation.mean()

@@ -9,23 +9,18 @@ import typer
 
 import hasten
 from hasten.cli.cache import app as cache
-from hasten.cli.doctor import DoctorCommand, doctor
+from hasten.cli.doctor import DoctorCommand, doctor, profile, tune
 from hasten.cli.evaluate import evaluate
-from hasten.cli.export import export
-from hasten.cli.launch import launch
+from hasten.cli.launch import launch, slurm
 from hasten.cli.nnunet import nnunet
-from hasten.cli.phantom import phantom
-from hasten.cli.plan import plan
-from hasten.cli.predict import predict
-from hasten.cli.profile import profile
+from hasten.cli.plan import plan, settings
+from hasten.cli.predict import export, predict
 from hasten.cli.ranks import leave, text_for_rank
 from hasten.cli.recipe import app as recipe
+from hasten.cli.recipe import phantom
 from hasten.cli.scale import app as scale
-from hasten.cli.settings import settings
-from hasten.cli.slurm import app as slurm
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
-from hasten.cli.tune import tune
 from hasten.cli.view import report, view, watch
 from hasten.config.words import field_called
 

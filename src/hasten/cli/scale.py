@@ -44,7 +44,7 @@ def run(
         Literal["strong", "weak"],
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
     ] = "strong",
-    strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
+    strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,fsdp.")] = "ddp",
     seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 are needed to separate a drop from noise.")] = "0",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the study; default NAME-scale. Resumes the study in it.")
@@ -108,14 +108,12 @@ def analyse(
     out: Annotated[Path | None, typer.Option(help="Folder for the page and JSON; made if it is missing.")] = None,
 ) -> None:
     """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
-    number = None if epoch is None or epoch == "median" else _whole("--epoch", epoch)
+    chosen: Any = epoch if epoch in (None, "median") else _whole("--epoch", epoch)
 
     from hasten.scaling.analyse import analyse as analysed
     from hasten.scaling.page import print_analysis, write
 
-    analysis = analysed(
-        folder, baseline=baseline, epoch="median" if epoch == "median" else number, drop=drop, target=target
-    )
+    analysis = analysed(folder, baseline=baseline, epoch=chosen, drop=drop, target=target)
     print_analysis(analysis, echo)
     if out is not None:
         echo(f"page       {write(analysis, out)}")

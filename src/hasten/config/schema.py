@@ -337,7 +337,7 @@ class ObserveConfig:
     """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
 
 
-StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "horovod"]
+StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "pipeline", "horovod"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -349,9 +349,9 @@ class DistributeConfig:
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """`auto`: nccl on GPUs, gloo on CPUs."""
     bucket_mb: Positive = 25.0
-    """Gradients that travel together, in MiB (ddp, zero1): smaller ones overlap more, larger ones wait less often."""
+    """Gradients that travel together, in MiB (ddp): smaller ones overlap more, larger ones wait less often."""
     gradients: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type in which gradients travel (ddp, zero1, horovod, which knows no bf16)."""
+    """Type in which gradients travel (ddp, fsdp, horovod, which knows no bf16)."""
     sync_norm: bool = False
     """Take the moments of batch norms over all processes."""
     micro_batches: Count = 4

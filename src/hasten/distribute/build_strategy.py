@@ -38,10 +38,6 @@ def build_strategy(config: DistributeConfig, world: World) -> Strategy:
             from hasten.distribute.fsdp import Fsdp
 
             return Fsdp(world, config)
-        case "zero1":
-            from hasten.distribute.zero1 import Zero1
-
-            return Zero1(world, config)
         case "pipeline":
             from hasten.distribute.pipeline import Pipeline
 

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
+from hasten.config.schema import DistributeConfig
 from hasten.distribute.consensus import run_on_all_ranks
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
@@ -39,11 +40,8 @@ class Ddp(Strategy):
     _checked_unused = False
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        if self.config.sync_norm:
-            network = sync_batch_norm(network)
-        broadcast_weights(network, average)
-        self._network = network
-        return network, average
+        self._network, average = placed_whole(network, average, self.config)
+        return self._network, average
 
     def wrap(self, network: nn.Module) -> nn.Module:
         device, config = next(network.parameters()).device, self.config
@@ -79,6 +77,16 @@ class Ddp(Strategy):
         return super().total_norm(gradients)
 
 
+def placed_whole(
+    network: nn.Module, average: nn.Module | None, config: DistributeConfig
+) -> tuple[nn.Module, nn.Module | None]:
+    """Both with rank 0's values, and batch norms over all ranks if `config.sync_norm`."""
+    if config.sync_norm:
+        network = sync_batch_norm(network)
+    broadcast_weights(network, average)
+    return network, average
+
+
 @torch.no_grad()
 def broadcast_weights(*modules: nn.Module | None) -> None:
     """Parameters and buffers of rank 0 on every rank, in place; each keeps its memory format.
@@ -93,13 +101,13 @@ def broadcast_weights(*modules: nn.Module | None) -> None:
             broadcast_tensors(tensors)
 
 
-def broadcast_tensors(tensors: list[Tensor], *, source: int = 0, message_bytes: int = _TOGETHER) -> None:
+def broadcast_tensors(tensors: list[Tensor], *, source: int = 0) -> None:
     """Tensors of rank `source`, which record no gradient, on every rank, in place and many in a message.
 
     They are of any shape, the same on all ranks.
     """
     if tensors:
-        distributed._broadcast_coalesced(_world_group(), tensors, message_bytes, source)
+        distributed._broadcast_coalesced(_world_group(), tensors, _TOGETHER, source)
 
 
 def _world_group() -> distributed.ProcessGroup:

@@ -18,12 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.ddp import broadcast_weights
-from hasten.distribute.part_optimizer import PartOptimizer
+from hasten.distribute.ddp import placed_whole
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.recompute import Recomputed
-from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _BY_ELEMENT = ("adamw", "sgd")
 _REDUCED = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,21 +53,19 @@ class Fsdp(Strategy):
         if train.optimizer not in _BY_ELEMENT:
             messages.append(
                 f"train.optimizer: {train.optimizer} looks at whole layers, of which a process has only some rows "
-                "under distribute.strategy=fsdp; use adamw or sgd, or distribute.strategy=zero1, which runs every one"
+                "under distribute.strategy=fsdp; use adamw or sgd, or distribute.strategy=ddp, which runs every one"
             )
         if train.precision == "fp16":
-            messages.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
+            messages.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or ddp")
         if train.compile:
             messages.append(
-                "train.compile: fsdp gathers weights between the operations of a network; set it to false, or use zero1"
+                "train.compile: fsdp gathers weights between the operations of a network; set it to false, or use ddp"
             )
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        if self.config.sync_norm:
-            network = sync_batch_norm(network)
+        network, average = placed_whole(network, average, self.config)
         self._skeleton = skeleton_of(network)
-        broadcast_weights(network, average)
         for module in (network, average):
             if module is not None:
                 self._shard(module)
@@ -88,8 +84,25 @@ class Fsdp(Strategy):
             fully_shard(block, mesh=mesh, mp_policy=policy)
 
     def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """`optimizer` on this process's rows as plain tensors: most of torch's fused kernels take no others."""
         self._order = [weight for group in optimizer.param_groups for weight in group["params"]]
-        return ShardOptimizer(optimizer, self._order)
+        rows = {
+            weight: nn.Parameter(_local(weight.detach()), requires_grad=weight.requires_grad) for weight in self._order
+        }
+        for group in optimizer.param_groups:
+            group["params"] = [rows[weight] for weight in group["params"]]
+
+        def take_gradients(*_: Any) -> None:
+            for weight, row in rows.items():
+                row.grad = None if weight.grad is None else _local(weight.grad)
+
+        def zero_grad(set_to_none: bool = True) -> None:
+            for tensor in (*rows, *rows.values()):
+                tensor.grad = None
+
+        optimizer.register_step_pre_hook(take_gradients)
+        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+        return optimizer
 
     @contextmanager
     def sync(self, network: nn.Module, *, last: bool) -> Iterator[None]:
@@ -175,24 +188,6 @@ def _converted(
         "average": None if state["average"] is None else weights(state["average"]),
         "optimizer": {**optimizer, "state": moments},
     }
-
-
-class ShardOptimizer(PartOptimizer):
-    """Updates this process's rows as plain tensors: of torch's fused kernels, only AdamW's takes sharded ones."""
-
-    def __init__(self, inner: torch.optim.Optimizer, weights: list[DTensor]) -> None:
-        with torch.no_grad():
-            rows = [nn.Parameter(_local(weight), requires_grad=weight.requires_grad) for weight in weights]
-        super().__init__(inner, dict(enumerate(rows)))
-        self._pairs = list(zip(rows, weights, strict=True))
-
-    def before(self) -> None:
-        for rows, weight in self._pairs:
-            rows.grad = None if weight.grad is None else _local(weight.grad)
-
-    def after(self) -> None:
-        for rows, _ in self._pairs:
-            rows.grad = None
 
 
 def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:

@@ -68,6 +68,8 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
     try:
         store = _store(world, min(timeout, timedelta(seconds=_SAME_HOST_S)) if _unsupervised(world) else timeout)
         store.set_timeout(timeout)
+        # The store of `hasten launch` outlives a failed start, whose keys are not those of the next.
+        store = distributed.PrefixStore(f"start/{world.restarts}", store)
         distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     except RendezvousError:
         raise

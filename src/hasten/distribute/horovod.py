@@ -25,9 +25,9 @@ from torch import Tensor, distributed, nn
 
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
+from hasten.distribute.ddp import placed_whole
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
-from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 
 class Horovod(Strategy):
@@ -50,12 +50,7 @@ class Horovod(Strategy):
         return []
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        if self.config.sync_norm:
-            network = sync_batch_norm(network)
-        for kind, module in (("network", network), ("average", average)):
-            if module is not None:
-                self._broadcast(module, kind)
-        return network, average
+        return placed_whole(network, average, self.config)
 
     def wrap(self, network: nn.Module) -> nn.Module:
         device = next(network.parameters()).device
@@ -105,16 +100,6 @@ class Horovod(Strategy):
         if self.config.gradients == "fp16":
             return torch.float16
         return torch.float32 if dtype == torch.bfloat16 else dtype
-
-    @torch.no_grad()
-    def _broadcast(self, module: nn.Module, kind: str) -> None:
-        """Rank 0's parameters and buffers on every rank, in place."""
-        tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
-        for number, tensor in enumerate(tensors):
-            message = tensor.detach().contiguous()
-            message = message.float() if message.dtype == torch.bfloat16 else message
-            self._hvd.broadcast_(message, root_rank=0, name=f"{kind}.{number}")
-            tensor.copy_(message)
 
 
 def _flat(gradient: Tensor) -> Tensor:

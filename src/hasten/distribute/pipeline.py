@@ -17,19 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, fx, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
-from hasten.distribute.part_optimizer import number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
     Operations,
     count_costs,
     cut_places,
-    flowing,
-    nodes_in,
     operations_of,
     state_used,
 )
@@ -191,10 +187,16 @@ class Pipeline(Strategy):
             "average": state["average"],
             "optimizer": _renumbered(state["optimizer"], self._local_layout(), self._layout),
         }
-        states: list[Any] | None = [None] * self.world.size if self.world.first else None
-        distributed.gather_object(tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state), states, dst=0)
-        if states is None:
+        local_state = tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state)
+        if not self.world.first:
+            distributed.send_object_list([local_state], dst=0)
             return state
+        states = [local_state]
+        for rank in range(1, self.world.size):
+            # One after another: NCCL receives in GPU memory, where there need not be room for all stages.
+            message: list[Any] = [None]
+            distributed.recv_object_list(message, src=rank)
+            states += message
         # In the order of a single process's, so that the same state makes the same file.
         networks = {}
         for kind in ("network", "average"):
@@ -295,38 +297,16 @@ class StageModule(nn.Module):
     def __init__(self, network: nn.Module, stages: Stages, stage: int) -> None:
         super().__init__()
         self.network = network
-        operations = stages.operations
-        begin, end = stages.bounds(stage)
-        self.nodes = operations.nodes[begin:end]
-        self.takes = flowing(operations, begin) if stage else [operations.nodes[0]]
+        self.graph = stages.operations.part(*stages.bounds(stage))
         self.last = stage == stages.count - 1
-        self.gives: Any = operations.output if self.last else tuple(flowing(operations, end))
-        self.operations = operations
         self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
         """Autocast of the step, around the layers."""
-        self._dead = self._last_uses()
 
     def forward(self, *inputs: Tensor) -> Any:
-        values: dict[fx.Node, Any] = dict(zip(self.takes, inputs, strict=True))
         with self.precision():
-            for node in self.operations.run(self.network, values, self.nodes):
-                for dead in self._dead.get(node, ()):
-                    del values[dead]
+            outputs = fx.Interpreter(self.network, graph=self.graph).run(*inputs)
             # The pipeline checks strides, and sender and receiver must agree; this also computes a deferred norm.
-            return map_arg(self.gives, lambda node: values[node].contiguous())
-
-    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        returned = set(nodes_in(self.gives))
-        last: dict[fx.Node, fx.Node] = {}
-        for node in self.nodes:
-            for other in node.all_input_nodes:
-                if other.op != "get_attr":
-                    last[other] = node
-        dead: dict[fx.Node, list[fx.Node]] = {}
-        for other, node in last.items():
-            if other not in returned:
-                dead.setdefault(node, []).append(other)
-        return dead
+            return tree_map_only(Tensor, lambda value: value.contiguous(), outputs)
 
 
 Form = tuple[tuple[int, ...], torch.dtype, bool]
@@ -354,4 +334,9 @@ def _renumbered(optimizer: dict[str, Any], before: Layout, after: Layout) -> dic
     """An optimizer's state in another layout, without the parameters that it lacks."""
     numbers = {name: number for number, name in enumerate(chain.from_iterable(after))}
     old_to_new = {old: numbers[name] for old, name in enumerate(chain.from_iterable(before)) if name in numbers}
-    return renumbered(optimizer, old_to_new, number_ranges([len(group) for group in after]))
+    moments = {old_to_new[old]: values for old, values in optimizer["state"].items() if old in old_to_new}
+    groups = [
+        {**group, "params": [numbers[name] for name in names]}
+        for group, names in zip(optimizer["param_groups"], after, strict=True)
+    ]
+    return {**optimizer, "state": dict(sorted(moments.items())), "param_groups": groups}

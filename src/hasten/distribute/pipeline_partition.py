@@ -8,7 +8,7 @@ U-Net, say) are passed on from stage to stage.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
@@ -45,12 +45,22 @@ class Operations:
     output: Any
     """What the network returns: a node, or nodes in a tuple."""
 
-    def run(self, network: nn.Module, values: dict[fx.Node, Any], nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-        """Compute `nodes` one after the other into `values`, yielding each."""
-        for node in nodes:
-            if node.op != "placeholder":
-                values[node] = _compute(network, node, values)
-            yield node
+    def part(self, begin: int, end: int) -> fx.Graph:
+        """The operations from `begin` to `end`, as a graph that takes what flows in, and returns what flows out."""
+        graph = fx.Graph()
+        takes = flowing(self, begin) if begin else self.nodes[:1]
+        gives = self.output if end == len(self.nodes) else tuple(flowing(self, end))
+        copies = {node: graph.placeholder(node.name) for node in takes}
+
+        def copied(node: fx.Node) -> fx.Node:
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copied)  # and the constants that it uses
+            return copies[node]
+
+        for node in self.nodes[begin:end]:
+            copied(node)
+        graph.output(map_arg(gives, copied))
+        return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +123,6 @@ class _Tracer(fx.Tracer):
         return output
 
 
-def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    def value(other: fx.Node) -> Any:
-        return attrgetter(str(other.target))(network) if other.op == "get_attr" else values[other]
-
-    args, kwargs = map_arg(node.args, value), map_arg(node.kwargs, value)
-    if node.op == "call_module":
-        return network.get_submodule(str(node.target))(*args, **kwargs)
-    if node.op == "call_method":
-        owner, *rest = args
-        return getattr(owner, str(node.target))(*rest, **kwargs)
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
-
-
 def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
     """Parameters and buffers, of any shape, that an operation uses, by their names in the network."""
     tensors: list[tuple[str, Tensor]] = []
@@ -171,16 +167,17 @@ def _image(network: nn.Module, side: int) -> Tensor:
 
 def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
     nodes = operations.nodes
-    values: dict[fx.Node, Any] = {nodes[0]: image}
+    interpreter = fx.Interpreter(network, garbage_collect_values=False, graph=nodes[0].graph)
+    values = interpreter.env
+    values |= {node: interpreter.run_node(node) for node in nodes[0].graph.nodes if node.op == "get_attr"}
     costs: list[float] = []
     numbers: list[int] = []
     changed: list[set[fx.Node]] = []
-    running = operations.run(network, values, nodes)
     for node in nodes:
         # Versions show which inputs a layer changes in place; it may not do so to a tensor that another stage sent.
         before = {other: _version(values.get(other)) for other in node.all_input_nodes}
         with FlopCounterMode(display=False) as counter:
-            next(running)
+            values[node] = interpreter.run_node(node) if node.op != "placeholder" else image
         written = sum(leaf.numel() for leaf in tree_leaves(values[node]) if isinstance(leaf, Tensor))
         aliased = any(_same_memory(values[node], values.get(other)) for other in node.all_input_nodes)
         numbers.append(0 if aliased or node.op == "placeholder" else written)

@@ -46,16 +46,6 @@ class SlurmJob:
     """How often in a row a job queues itself again without having saved a new step."""
 
     def __post_init__(self) -> None:
-        for option, number, least in (
-            ("--nodes", self.nodes, 1),
-            ("--gpus-per-node", self.gpus_per_node, 0),
-            ("--tasks-per-node", self.tasks_per_node, 0),
-            ("--cpus-per-task", self.cpus_per_task, 0),
-            ("--signal-before", self.signal_s, 1),
-            ("--max-requeues", self.max_requeues, 0),
-        ):
-            if not least <= number < 2**16:
-                raise ValueError(f"{option} {number}: must be {least} to 65535")
         if (self.gpus_per_node > 0) == (self.tasks_per_node > 0):
             raise ValueError(
                 "--gpus-per-node, --tasks-per-node: give one of them, the processes of a node; each GPU has one"

@@ -38,7 +38,7 @@ _SETTINGS = "settings"
 _PATIENCE_S = 60.0
 """Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "horovod")
+STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "pipeline", "horovod")
 """Strategies that distribute a training among processes."""
 
 

@@ -16,9 +16,8 @@ from hasten.config.load import to_dict
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
-from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0
+from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0, start_facts
 from hasten.distribute.group import long_timeout_group
-from hasten.distribute.launch.job_fingerprint import start_facts
 from hasten.distribute.strategy import Strategy, alone
 from hasten.nets.build import Loss
 from hasten.nets.freeze import freeze_norms

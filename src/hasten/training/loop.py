@@ -21,7 +21,6 @@ from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.decision import Accelerators
 from hasten.distribute.consensus import broadcast_from_rank0
-from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock, Spent
@@ -78,7 +77,6 @@ class Loop:
         self.done = first
         self.strategy, self.world = components.step.strategy, components.step.strategy.world
         self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=components.timeout_s)
-        self._fault = faults_of(self.world, out / RANKS)
         self.records = Records(out, components, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
             self.records.record if self.world.first else None,
@@ -167,8 +165,6 @@ class Loop:
     def _after_step(self, step: int) -> bool:
         """Log, validate and save where they are due after `step` steps. Returns whether the run ends here."""
         self.done = step
-        if self._fault is not None:
-            self._fault(step)
         if self.watchdog is not None:
             self.watchdog.beat(step)
         # A validation or the wait for a disk may take long.

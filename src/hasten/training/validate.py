@@ -20,7 +20,7 @@ from hasten.cache.arena import Arena
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
-from hasten.distribute.balance import partition
+from hasten.distribute.case_assignment import partition
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.evaluation.dice import Dice, OwnLabels, counts_of, counts_over_ranks, dice_of, is_resampled
 from hasten.evaluation.examples import EXAMPLE_CASES

@@ -11,8 +11,6 @@ from pathlib import Path
 from hasten.distribute.launch.agent import launch
 from hasten.distribute.launch.job import Job
 
-RANK = Path(__file__).parent / "rank.py"
-
 if __name__ == "__main__":
     out, node, nodes, master, *rest = sys.argv[1:]
     job = Job(
@@ -24,7 +22,7 @@ if __name__ == "__main__":
         stall_s=4.0 if "slow" in rest else None,
         join_s=20.0,
     )
-    command = ["-m", "hasten.cli.rank_main", str(RANK), out, *rest]
+    command = ["-m", "tests.distribute.launch.rank", out, *rest]
     try:
         sys.exit(launch(job, command, again="AGAIN", resume="RESUME"))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A rank of a tiny training with all that a launched one has: `python rank.py OUT STEPS [wrong] [slow]`.
+"""A rank of a tiny training with all that a launched one has: `rank OUT STEPS [wrong] [slow]`.
 
 `slow`: a step takes a tenth of a second, and a lost peer is found after some seconds.
 """
@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hasten.cli.ranks import run
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
-from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.distribute.world import World, detect_world
 from hasten.training.stop import Stopped, StopRequest
+from tests.distribute.launch.faults import faults_of
 
 SAVE_EVERY = 4
 
@@ -67,4 +68,5 @@ def train(world: World, out: Path, steps: int, *, timeout_s: float, pause: float
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), wrong="wrong" in sys.argv[3:], slow="slow" in sys.argv[3:])
+    out, steps, *words = sys.argv[1:]
+    run(lambda: main(Path(out), int(steps), wrong="wrong" in words, slow="slow" in words))

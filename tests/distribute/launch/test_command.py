@@ -20,7 +20,7 @@ import torch
 from hasten.distribute.launch.agent import launch
 from hasten.distribute.launch.job import Job
 
-RANK = Path(__file__).parent / "rank.py"
+HOST = Path(__file__).parent / "host.py"
 STEPS = 24
 
 
@@ -41,7 +41,7 @@ def start(
 ) -> tuple[int, str]:
     """Exit code of a job of two, and what its launcher told."""
     job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
-    command = ["-m", "hasten.cli.rank_main", str(RANK), str(out), str(steps), *more]
+    command = ["-m", "tests.distribute.launch.rank", str(out), str(steps), *more]
     with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as output:
         for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(name, value)
@@ -53,7 +53,7 @@ def start(
 @contextmanager
 def training(out: Path) -> Iterator[subprocess.Popen[str]]:
     """The launcher of two ranks that train, slowly, and have saved. They end with the block."""
-    command = [sys.executable, str(RANK.with_name("host.py")), str(out), "0", "1", "-", "100000", "slow"]
+    command = [sys.executable, str(HOST), str(out), "0", "1", "-", "100000", "slow"]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as launcher:
         ranks: list[psutil.Process] = []

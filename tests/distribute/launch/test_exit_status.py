@@ -15,7 +15,7 @@ from hasten.distribute.group import RendezvousError
 from hasten.distribute.launch.exit_status import End, ends_of, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import RankRecord, read_record, record_of
-from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
+from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file
 
 
 def end(rank: int, how: Any, **fields: Any) -> End:
@@ -82,7 +82,7 @@ def test_of_ranks_that_stand_still_the_one_behind() -> None:
 
 def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
     """As one that was stopped by SIGSTOP."""
-    stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
+    stack_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(pid=100, step=7, collectives=3))))
     first = first_of(ends_of_job(tmp_path, failure(0, STALLED), failure(1, -9, at=41)))
     assert (first.rank, first.in_words) == (1, "neither answered nor ended when asked to")
     assert exit_code_of(first) == STALLED
@@ -90,8 +90,8 @@ def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pid", "how"), [(100, ("stalled", 7, "Thread\n")), (99, ("silent", -1, ""))])
 def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path, pid: int, how: tuple[str, int, str]) -> None:
-    stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=pid, step=7, collectives=3))))
-    stack_file(tmp_path, 0).write_text(f"pid {pid}\nThread\n")
+    place = json.dumps(asdict(Stall(pid=pid, step=7, collectives=3)))
+    stack_file(tmp_path, 0).write_text(f"{place}\nThread\n")
     (now,) = ends_of_job(tmp_path, failure(0, 1))
     assert (now.how, now.step, now.traceback) == how
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.launch.job_fingerprint import code_hash, settings_hash, start_facts
+from hasten.distribute.consensus import code_hash, settings_hash, start_facts
 
 FINGERPRINT = Fingerprint(
     name="made up",

@@ -7,18 +7,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, start_processes
 
-from hasten.distribute.launch import parent_watch
 from hasten.distribute.launch.exit_status import End, ends_of, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job, Rendezvous
 from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
+from hasten.distribute.world import LAUNCHER_PID
 from hasten.files import first_line, printable
 from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import LOGS, RANKS
@@ -30,16 +29,6 @@ _BARRIER_S = 60
 """Seconds that a host whose ranks have ended waits for the others: node 0 keeps the store of all ranks."""
 _LOOK_EVERY_S = 0.1
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How this host's ranks ended in the last attempt."""
-
-    ends: Sequence[End] = ()
-    """Ends of the ranks; empty unless the job failed."""
-    records: Mapping[int, RankRecord] = field(default_factory=dict)
-    restarts: int = 0
 
 
 def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
@@ -55,25 +44,29 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     folder = job.out / LOGS / rendezvous.name
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = run_ranks(rendezvous, command, folder)
+        ends, records, restarts = run_ranks(rendezvous, command, folder)
     except SignalException as stop:
         return _STOP_CODES.get(stop.sigval.name, 128 + stop.sigval)
     except ConnectionError as error:
         print_error(f"error: {error}\ncheck the hosts, then start the job again with --resume on all of them")
         return 1
-    if not outcome.ends:
+    if not ends:
         # The ranks are done, or have saved and stopped on a request.
-        ended = [record for record in outcome.records.values() if record.kind in ("stopped", "other")]
+        ended = [record for record in records.values() if record.kind in ("stopped", "other")]
         return max((record.exit_code for record in ended), default=0)
-    text = report_of(outcome.ends, job, restarts=outcome.restarts, logs=folder, again=again, resume=resume)
+    text = report_of(ends, job, restarts=restarts, logs=folder, again=again, resume=resume)
     name = f"failure-{job.node_rank}.txt" if job.node_rank else "failure.txt"
     (folder / name).write_text(text + "\n")
     print_error(text)
-    return exit_code_of(first_of(outcome.ends))
+    return exit_code_of(first_of(ends))
 
 
-def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> Outcome:
-    """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended.
+def run_ranks(
+    rendezvous: Rendezvous, command: Sequence[str], folder: Path
+) -> tuple[list[End], dict[int, RankRecord], int]:
+    """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended; how, and how many restarts.
+
+    The ends and the ranks' own records are those of the last start; the former are empty unless the job failed.
 
     All start again after a failure, but not after a user's mistake or where the job was asked to stop. folder: of the
     logs. Raises ConnectionError if another host does not join, and torch's SignalException when this process got a
@@ -83,11 +76,11 @@ def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> O
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _SIGNALS
     for number in range(job.max_restarts + 1):
         try:
-            store = rendezvous.store_of_ranks(number)
-        except (RuntimeError, OSError) as error:
+            rendezvous.wait_for_all(f"joined/{number}", job.join_s)
+        except RuntimeError as error:
             raise ConnectionError(f"lost another host of {rendezvous.host}: {first_line(error)}") from error
         with _quiet(folder):
-            ends, records = _attempt(rendezvous, command, folder, number, store.port)
+            ends, records = _attempt(rendezvous, command, folder, number)
         if not ends:
             with suppress(RuntimeError):  # a host whose ranks failed does not come
                 rendezvous.wait_for_all(f"done/{number}", _BARRIER_S)
@@ -99,11 +92,11 @@ def run_ranks(rendezvous: Rendezvous, command: Sequence[str], folder: Path) -> O
             f"warning: rank {first.rank} on {first.host} {first.in_words}; all ranks start again "
             f"({number + 1} of {job.max_restarts})"
         )
-    return Outcome(ends=ends, records=records, restarts=number)
+    return ends, records, number
 
 
 def _attempt(
-    rendezvous: Rendezvous, command: Sequence[str], folder: Path, number: int, port: int
+    rendezvous: Rendezvous, command: Sequence[str], folder: Path, number: int
 ) -> tuple[list[End], dict[int, RankRecord]]:
     """Start every rank of this host and wait until all ended, or one failed and the others were ended.
 
@@ -125,7 +118,7 @@ def _attempt(
         name="",
         entrypoint=sys.executable,
         args={local: tuple(command) for local in range(job.nproc)},
-        envs={rank - first: _environment(rendezvous, number, port, rank, errors[rank]) for rank in logs},
+        envs={rank - first: _environment(rendezvous, number, rank, errors[rank]) for rank in logs},
         logs_specs=_RankLogs(folder, dest),
         log_line_prefixes=dict.fromkeys(range(job.nproc), ""),
     )
@@ -164,10 +157,10 @@ class _RankLogs(LogsSpecs):
         return self.dest
 
 
-def _environment(rendezvous: Rendezvous, number: int, port: int, rank: int, error_file: Path) -> dict[str, str]:
+def _environment(rendezvous: Rendezvous, number: int, rank: int, error_file: Path) -> dict[str, str]:
     job = rendezvous.job
     variables = {
-        parent_watch.VARIABLE: str(os.getpid()),
+        LAUNCHER_PID: str(os.getpid()),
         # So that the log of a killed rank is complete.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
@@ -177,13 +170,10 @@ def _environment(rendezvous: Rendezvous, number: int, port: int, rank: int, erro
         "LOCAL_RANK": str(rank % job.nproc),
         "WORLD_SIZE": str(job.world),
         "LOCAL_WORLD_SIZE": str(job.nproc),
-        "GROUP_RANK": str(job.node_rank),
-        "GROUP_WORLD_SIZE": str(job.nnodes),
         "MASTER_ADDR": rendezvous.host,
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(rendezvous.store.port),
         "TORCHELASTIC_ERROR_FILE": str(error_file),
         "TORCHELASTIC_RESTART_COUNT": str(number),
-        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }

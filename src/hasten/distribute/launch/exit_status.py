@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import RankRecord
-from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
+from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file
 from hasten.files import first_line
 from hasten.observe.rundir import CHECKPOINTS
 
@@ -127,17 +127,13 @@ def last_lines(log: Path) -> str:
 
 
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
-    """The stall and stacks that a rank's watchdog wrote, if they are of this process."""
-    stall: Stall | None = None
-    owner = stack = ""
+    """The place and the stacks that a rank's watchdog wrote, if they are of this process."""
     with suppress(OSError, ValueError, TypeError):
-        stall = Stall(**json.loads(stall_file(where, rank).read_text()))
-    with suppress(OSError):
-        owner, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
-    return (
-        stall if stall is not None and stall.pid == pid else None,
-        stack if owner == f"pid {pid}" else "",
-    )
+        place, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
+        stall = Stall(**json.loads(place))
+        if stall.pid == pid:
+            return stall, stack
+    return None, ""
 
 
 def report_of(ends: Sequence[End], job: Job, *, restarts: int, logs: Path, again: str, resume: str) -> str:

@@ -36,14 +36,6 @@ class Job:
     """Seconds that the hosts wait for one another at the start."""
 
     def __post_init__(self) -> None:
-        for name, number, least in (
-            ("--nproc", self.nproc, 1),
-            ("--nnodes", self.nnodes, 1),
-            ("--node-rank", self.node_rank, 0),
-            ("--max-restarts", self.max_restarts, 0),
-        ):
-            if number < least:
-                raise ValueError(f"{name} {number}: must be {least} or more")
         if self.node_rank >= self.nnodes:
             raise ValueError(f"--node-rank {self.node_rank}: must be below --nnodes {self.nnodes}; number from 0")
         if self.nnodes > 1 and self.master is None:
@@ -71,7 +63,10 @@ class Job:
 
 
 class Rendezvous:
-    """The launchers of all hosts, once they have joined. Their store lives as long as node 0's launcher."""
+    """The launchers of all hosts, once they have joined. Their store lives as long as node 0's launcher.
+
+    The ranks meet by the same store (`distribute.group`), under a prefix for each start.
+    """
 
     def __init__(self, job: Job) -> None:
         """Wait for the other hosts for `job.join_s`. Raises ValueError where they can't meet, saying why."""
@@ -86,7 +81,12 @@ class Rendezvous:
                 "no firewall lies between"
             )
         try:
-            self.store = _open(self.host, int(port), first=job.node_rank == 0, seconds=until - time.monotonic())
+            seconds = math.ceil(max(1.0, until - time.monotonic()))
+            timeout, first = timedelta(seconds=seconds), job.node_rank == 0
+            # If what listens at this address is not a store, torch's store waits forever.
+            self.store = with_timeout(
+                lambda: TCPStore(self.host, int(port), None, first, timeout, wait_for_workers=False), seconds + 1.0
+            )
             began = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
             self.name = self.store.compare_set("name", "", began).decode()
             twice = self.store.add(f"count/{job.node_rank}", 1) > 1
@@ -112,26 +112,3 @@ class Rendezvous:
         """Wait for the launchers of all hosts to come to this point. Raises RuntimeError if one does not in time."""
         self.store.set(f"{what}/{self.job.node_rank}", "1")
         self.store.wait([f"{what}/{node}" for node in range(self.job.nnodes)], timedelta(seconds=seconds))
-
-    def store_of_ranks(self, number: int) -> TCPStore:
-        """The store by which the ranks of one start meet, on node 0; its port is shared through the launchers' store.
-
-        Raises RuntimeError or TimeoutError if another host does not join.
-        """
-        first, key = self.job.node_rank == 0, f"round/{number}"
-        port = 0 if first else int(self.store.get(key))
-        store = _open(self.host, port, first=first, seconds=self.job.join_s)
-        if first:
-            self.store.set(key, str(store.port))
-        self.wait_for_all(f"joined/{number}", self.job.join_s)
-        return store
-
-
-def _open(host: str, port: int, *, first: bool, seconds: float) -> TCPStore:
-    seconds = math.ceil(max(1.0, seconds))
-
-    def opened() -> TCPStore:
-        return TCPStore(host, port, None, first, timedelta(seconds=seconds), wait_for_workers=False)
-
-    # If what listens at this address is not a store, torch's store waits forever.
-    return with_timeout(opened, seconds + 1.0)

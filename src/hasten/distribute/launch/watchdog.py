@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -17,7 +18,6 @@ from typing import IO, Any
 from torch import distributed
 
 from hasten.distribute.world import World
-from hasten.observe.rundir import write_json
 
 STALLED = 124
 """Exit code of a stalled rank; as that of timeout(1)."""
@@ -32,33 +32,27 @@ _HARD_EXIT_S = 5.0
 """Further seconds after which a process that blocks even this thread is ended from outside of Python."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Stall:
-    """A stall of a rank."""
+    """How far a rank is, where it may have stalled."""
 
-    rank: int
     pid: int
     step: int
-    """The last one that it finished."""
+    """The last one that it finished; -1 for none."""
     collectives: int
     """Number of collectives that it had begun: a rank that waits for another has begun one more than the other."""
 
 
-def stall_file(where: Path, rank: int) -> Path:
-    """The file in which a rank records its stall."""
-    return where / f"rank-{rank}.stall.json"
-
-
 def stack_file(where: Path, rank: int) -> Path:
-    """The file in which a stalled rank writes the stacks of its threads, after a line with its process id."""
+    """The file in which a rank writes how far it is, a `Stall` in JSON, and below, once it stalled, its stacks."""
     return where / f"rank-{rank}.stack.txt"
 
 
 class Watchdog:
     """Context manager around the steps: call `beat(step)` after each. After `stall_s` without one the process ends.
 
-    It starts to count at the first beat, and does not count in `paused()`. By then the rank's stacks are in
-    `stack_file` and on standard error, and its place in `stall_file`, both in the folder `where`. A process whose
+    It starts to count at the first beat, and does not count in `paused()`. By then the rank's place and stacks are in
+    `stack_file` in the folder `where`, and the stacks on standard error. A process whose
     interpreter is held by other code is ended all the same, with exit code 1.
     """
 
@@ -98,14 +92,13 @@ class Watchdog:
         if still >= self.stall_s / 2 and not self._stall_written:
             # Early: when the first rank ends, the ranks that end with it have written their positions.
             self._stall_written = True
-            write_json(stall_file(self.where, self.rank), self._stall())
+            self._note()
         return still >= self.stall_s
 
     def __enter__(self) -> Watchdog:
         self.where.mkdir(parents=True, exist_ok=True)
-        stall_file(self.where, self.rank).unlink(missing_ok=True)
         self._stack = stack_file(self.where, self.rank).open("w")
-        print(f"pid {os.getpid()}", file=self._stack, flush=True)
+        self._note()
         self._thread.start()
         return self
 
@@ -115,7 +108,6 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
         if self._stack is not None:
             self._stack.close()
-        stall_file(self.where, self.rank).unlink(missing_ok=True)
         if error is None:
             stack_file(self.where, self.rank).unlink(missing_ok=True)
 
@@ -132,11 +124,17 @@ class Watchdog:
                 remaining_s = self.stall_s - (time.monotonic() - self._last_step[1])
                 faulthandler.dump_traceback_later(remaining_s + _HARD_EXIT_S, exit=True, file=self._stack)
 
-    def _stall(self) -> Stall:
-        return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())
+    def _note(self) -> None:
+        """Write the rank's place as the first line of its file, for the launcher."""
+        if self._stack is None:
+            return
+        step, collectives = (-1, -1) if self._step is None else (self._step, _collectives())
+        self._stack.seek(0)
+        self._stack.truncate()
+        print(json.dumps(asdict(Stall(os.getpid(), step, collectives))), file=self._stack, flush=True)
 
     def _end(self) -> None:
-        write_json(stall_file(self.where, self.rank), self._stall())
+        self._note()
         # Hasten's launcher copies the stacks into the rank's log; under another launcher, the rank prints them itself.
         for file in (self._stack, None if LAUNCHED in os.environ else sys.stderr):
             if file is not None:

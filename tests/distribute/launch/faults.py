@@ -1,4 +1,4 @@
-"""Fault injection, to test that a job survives failures: HASTEN_FAULT="kind@rank:step[,...]"."""
+"""Faults at chosen steps, which a job has to survive: HASTEN_FAULT="kind@rank:step[,...]"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hasten.distribute.world import World
+from hasten.distribute.launch.watchdog import Watchdog
+from hasten.distribute.world import World, detect_world
 
 VARIABLE = "HASTEN_FAULT"
 KINDS = ("kill", "hang", "oom", "sigterm", "error")
@@ -41,6 +42,19 @@ def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
                     _inject(kind, step)
 
     return at
+
+
+def install() -> None:
+    """Have the faults befall the trainings of this process: after each step, of which its watchdog is told."""
+    beat = Watchdog.beat
+
+    def befallen(dog: Watchdog, step: int) -> None:
+        befall = faults_of(detect_world(), dog.where)
+        if befall is not None:
+            befall(step)
+        beat(dog, step)
+
+    Watchdog.beat = befallen  # type: ignore[method-assign]
 
 
 def _inject(kind: str, step: int) -> None:
