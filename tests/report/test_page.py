@@ -148,6 +148,8 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(ValueError, match=r"empty: holds neither summary\.json nor metrics\.jsonl"):
         write_report([empty], tmp_path / "page.html")
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        write_report([tmp_path / "nowhere"], tmp_path / "page.html")
     with pytest.raises(ValueError, match="at least one"):
         write_report([], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

@@ -47,7 +47,7 @@ def doctor(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="A run's YAML, a run's folder or a data set; or `-- COMMAND ...` for a script. Without: the machine.",
         ),
     ] = None,

@@ -14,7 +14,7 @@ from hasten.cli.terminal import counted, echo
 _Inputs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="INPUT... [infer.a=value]...",
+        metavar="INPUT|infer.a=value",
         help="Images, or folders of images; and settings of the section infer that differ from the run's.",
     ),
 ]
