@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from hasten.config.settled import PlannedTrain
+from hasten.config.size import parse_duration
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
@@ -33,7 +34,8 @@ _LOOK_S = 1.0
 
 def limit_as_given(train: PlannedTrain) -> tuple[str, str]:
     """The setting of a run's time limit and its value, as the user gave them."""
-    return ("train.budget", train.budget) if train.budget else ("train.max_seconds", f"{train.max_seconds:g}")
+    planned = train.budget is not None and parse_duration(train.budget) == train.max_seconds
+    return ("train.budget", str(train.budget)) if planned else ("train.max_seconds", f"{train.max_seconds:g}")
 
 
 class TimeLimit:
