@@ -7,7 +7,6 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -175,23 +174,24 @@ def _metadata(content: dict[str, Any]) -> dict[str, str]:
 
 def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
     try:
-        from safetensors.torch import load, save_model
+        from safetensors.torch import load, save
     except ImportError as error:
         raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
-    data = _written(lambda path: save_model(network, str(path), metadata))
-    # A tensor of two names (DynUNet's) is written once, and its other name in the metadata.
-    read = load(data)
+    tensors: dict[str, Tensor] = {}
+    names: dict[tuple[int, torch.Size], str] = {}
     for name, tensor in network.state_dict().items():
-        assert torch.equal(read[name if name in read else metadata[name]], tensor)
+        place = (tensor.data_ptr(), tensor.shape)
+        if tensor.numel() and place in names:
+            # The format's own way with a tensor of two names (DynUNet's): written once, the other name in the metadata.
+            metadata[name] = names[place]
+        else:
+            names[place] = name
+            tensors[name] = tensor.contiguous()
+    data = save(tensors, metadata)
+    read = load(data)
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     return data
-
-
-def _written(write: Callable[[Path], object]) -> bytes:
-    """What a library writes into a file, and can't into memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network"
-        write(path)
-        return path.read_bytes()
 
 
 def _shapes(content: dict[str, Any], config: PlannedRun) -> list[tuple[int, ...]]:
@@ -212,23 +212,29 @@ def _onnx(network: nn.Module, shape: tuple[int, ...], metadata: dict[str, str]) 
     image = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     names = ("depth", "height", "width")[-(len(shape) - 2) :]
     axes = {0: "batch", **dict(enumerate(names, start=2))}
-    # By torch's older exporter, which keeps every axis open under its name, in well under a second.
-    export = partial(
-        torch.onnx.export,
-        network,
-        (image,),
-        input_names=["image"],
-        output_names=["scores"],
-        dynamic_axes={"image": axes, "scores": axes},
-        opset_version=_OPSET,
-        dynamo=False,
-    )
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        model = onnx.load_from_string(_written(export))
+        model = onnx.load_from_string(_traced(network, image, axes))
     onnx.checker.check_model(model)
     onnx.helper.set_model_props(model, metadata)
     return model.SerializeToString()
+
+
+def _traced(network: nn.Module, image: Tensor, axes: dict[int, str]) -> bytes:
+    """ONNX bytes by torch's older exporter, which keeps every axis open under its name, in well under a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        torch.onnx.export(
+            network,
+            (image,),
+            path,
+            input_names=["image"],
+            output_names=["scores"],
+            dynamic_axes={"image": axes, "scores": axes},
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+        return path.read_bytes()
 
 
 def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> tuple[float | None, float]:
