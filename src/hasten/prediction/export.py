@@ -23,6 +23,7 @@ from hasten.config.networks import is_own
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedRun, planned_run
 from hasten.files import first_line
+from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
 from hasten.prediction.ensemble import Ensemble, Member, joined, read_members
 from hasten.prediction.folders import bundle_files, nnunet_files, onnx_files
@@ -108,20 +109,19 @@ def export_weights(
     if kind == "safetensors":
         write_file(out, _safetensors(network, _metadata(content)))
         return Exported(path=out, format=kind, difference=0.0, scale=0.0)
-    dims, cpu = content["spatial_dims"], torch.device("cpu")
-    how = [inference_of(config, spatial_dims=dims, device=cpu, classes=0) for config in configs]
-    as_one = joined(how, members[0].where)
-    shapes, own = (
-        _shapes(content, as_one.divisor, configs[0].sample.patch),
-        any(is_own(each.network) for each in configs),
-    )
-    data, difference, scale = _checked_onnx(network, content, shapes, out, own)
-    files = {out: data}
+    how, unit = None, divisor(configs[0].network)
     if with_script:
-        cleanings = read_cleanings(run, content["labels"])
-        files = {out / name: each for name, each in onnx_files(data, content, configs[0], as_one, cleanings).items()}
-    for path, each in files.items():
-        write_file(path, each)
+        dims, cpu = content["spatial_dims"], torch.device("cpu")
+        each_how = [inference_of(config, spatial_dims=dims, device=cpu, classes=0) for config in configs]
+        how = joined(each_how, members[0].where)
+        unit = how.divisor
+    shapes, own = _shapes(content, unit, configs[0].sample.patch), any(is_own(each.network) for each in configs)
+    data, difference, scale = _checked_onnx(network, content, shapes, out, own)
+    files = {"": data}
+    if how is not None:
+        files = onnx_files(data, content, configs[0], how, read_cleanings(run, content["labels"]))
+    for name, data in files.items():
+        write_file(out / name, data)
     return Exported(path=out, format=kind, difference=difference, scale=scale)
 
 
@@ -223,13 +223,12 @@ def _written(write: Callable[[Path], object]) -> bytes:
         return path.read_bytes()
 
 
-def _shapes(content: dict[str, Any], divisor: Triple, patch: Triple) -> list[tuple[int, ...]]:
+def _shapes(content: dict[str, Any], unit: Triple, patch: Triple) -> list[tuple[int, ...]]:
     """(B, C, ...) of images that differ in batch and in every side; the first is the one that is traced."""
     channels, dims = len(content["channels"]), content["spatial_dims"]
-    unit = divisor[-dims:]
     # A network that is built for its patch takes no other size.
-    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)) if unit != patch[-dims:] else ((1, 1, 1),) * 4
-    sides = [tuple(by * count for by, count in zip(unit, counts[-dims:], strict=True)) for counts in times]
+    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)) if unit[-dims:] != patch[-dims:] else ((1, 1, 1),) * 4
+    sides = [tuple(by * count for by, count in zip(unit[-dims:], counts[-dims:], strict=True)) for counts in times]
     return [(batch, channels, *side) for batch, side in zip((2, 1, 3, 1), sides, strict=True)]
 
 
