@@ -79,8 +79,6 @@ def planned(
         sampled_cases=3,
         intensity=statistics,
         foreground_intensity=statistics,
-        class_voxels={},
-        class_cases={},
         crop_fraction=1.0,
     )
     config = RunConfig(
