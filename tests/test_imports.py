@@ -79,7 +79,7 @@ def _no_collections() -> Iterator[None]:
 def test_every_import_of_ours_exists() -> None:
     folders = ("src", "benchmarks", "tests", "tools", "examples")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    assert len(files) > 1000
+    assert len(files) > 900
     assert [line for file in files for line in missing(file)] == []
 
 

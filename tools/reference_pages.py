@@ -59,13 +59,13 @@ def _parameters(command: Command) -> Iterator[str]:
         option = parameter.param_type_name == "option"
         name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else _metavar(parameter)
         value = _default(parameter) if option else ("required" if parameter.required else "")
-        rows.append(f"| `{name}` | {value} | {_cell(parameter.help or '')} |")
+        rows.append(f"| `{_cell(name)}` | {value} | {_cell(parameter.help or '')} |")
     if rows:
         yield "\n".join(["| | default | |", "|---|---|---|", *rows, ""])
 
 
 def _metavar(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name.upper()).strip("[]{}")
+    return str(parameter.metavar or parameter.name.upper())
 
 
 def _default(parameter: Any) -> str:
@@ -74,7 +74,7 @@ def _default(parameter: Any) -> str:
         return "required"
     if parameter.is_flag or default is None or default == () or callable(default) or "UNSET" in repr(default).upper():
         return ""
-    text = ",".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    text = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
     return f"`{text}`" if text else ""
 
 
@@ -99,7 +99,7 @@ def networks_markdown() -> str:
     rows = ["| |" + "|".join(f" `{name}` " for name in SETTINGS) + "|", "|---" * (len(SETTINGS) + 1) + "|"]
     for name, built_in in NETWORKS.items():
         cells = [(built_in.act if each == "act" else "yes") * (each in built_in.settings) for each in SETTINGS]
-        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
+        rows.append(f"| `{_cell(name)}` | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n\n`act` names the network's usual activation.\n"
 
 

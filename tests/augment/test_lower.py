@@ -255,6 +255,11 @@ def test_what_is_left_to_monai(chain: list[Any], message: str) -> None:
         (mt.RandZoomd(KEYS, min_zoom=1.2, max_zoom=0.8, mode=MODES), r"RandZoomd .*Zoom: .*\(1\.2, 0\.8\)"),
         (mt.RandAffined(KEYS, scale_range=((-2, 0),), mode=MODES), "RandAffined .*Affine: scale_range"),
         (mt.RandRotate90d(KEYS, max_k=0), "RandRotate90d .*Rotate90: max_k=0"),
+        (
+            mt.RandRotate90d(KEYS, spatial_axes=(0, 1, 2)),
+            r"RandRotate90d .*Rotate90: spatial_axes=.*; name two",
+        ),
+        (mt.RandRotate90d(KEYS, spatial_axes=(1, 1)), r"RandRotate90d .*Rotate90: spatial_axes=.*; name two"),
         (mt.RandGaussianSmoothd(KEY, sigma_x=(1.5, 0.5)), r"RandGaussianSmoothd .*sigma_x=\(1\.5, 0\.5\)"),
         (mt.RandGaussianNoised(KEY, std=-1.0), r"RandGaussianNoised .*std=\(0\.0, -1\.0\)"),
         (mt.RandAdjustContrastd(KEY, gamma=(-1, 2)), r"RandAdjustContrastd .*gamma=\(-1\.0, 2\.0\)"),

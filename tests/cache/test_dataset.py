@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from monai.transforms import Compose, Lambda, RandLambda, Randomizable
 
+from hasten.cache import dataset
 from hasten.cache.dataset import CacheDataset
 from hasten.monai.persistent import LMDBDataset, PersistentDataset
 from hasten.monai.smart import SmartCacheDataset
@@ -78,3 +80,18 @@ def test_monais_loader_seeds_its_transforms(workers: int, tmp_path: Path) -> Non
     assert draws(CacheDataset, workers, progress=False) == wanted
     assert draws(PersistentDataset, workers, cache_dir=tmp_path) == wanted
     assert len({value >= 100 for value in wanted}) == 2
+
+
+def test_what_interrupts_the_progress_bar_leaves_no_thread_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(steps: Iterable[Any], *_: Any, **__: Any) -> Iterator[Any]:
+        yield next(iter(steps))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dataset, "with_progress", interrupted)
+    torch.set_num_threads(2)
+    with pytest.raises(KeyboardInterrupt) as caught:  # as a notebook does, it keeps the frames alive
+        CacheDataset([1, 2, 3], Compose([Lambda(lambda item: item)]))
+    now = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert caught
+    assert now == 2

@@ -120,6 +120,28 @@ def test_a_repeated_slice_is_refused(tmp_path: Path) -> None:
         read_file(series)
 
 
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        *((0x32, text) for text in ("a\\b\\c", "1\\2\\nan", "1\\2\\", "1,5\\2\\3", "1\\2", "")),
+        *(
+            (0x37, text)
+            for text in ("a\\b\\c\\d\\e\\f", "nan\\0\\0\\0\\1\\0", "0\\0\\0\\0\\0\\0", "1\\0\\0\\1\\0\\0", "")
+        ),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 4])
+def test_slices_that_do_not_say_where_they_lie(tmp_path: Path, tag: int, text: str, count: int) -> None:
+    """SimpleITK would put them at 0, or across the body."""
+    series = write_series(tmp_path / "series", voxels())
+    files = sorted(series.iterdir())[-count:]
+    for file in files:
+        set_tag(file, (0x20, tag), text)
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"{files[0].name}: doesn't say where it lies \(tag 0020\|00{tag:02x}\)"):
+            read(series)
+
+
 def test_positions_rounded_to_a_tenth_are_one_series(tmp_path: Path) -> None:
     grid = ((1.0, 1.0, 0.63), (0.0, 0.0, 0.0), np.eye(3))
     series = write_series(tmp_path / "series", voxels(shape=(6, 4, 3)), grid)

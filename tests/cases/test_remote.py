@@ -8,11 +8,13 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import nibabel as nib
 import numpy as np
 import pytest
 
+from hasten.cases import remote
 from hasten.cases.locate import Remote, local_name
 from hasten.cases.remote import (
     Downloader,
@@ -95,6 +97,16 @@ def test_a_later_call_resumes_the_same_version_only(one: Served, tmp_path: Path,
     assert get(one, tmp_path).read_bytes() == one.files["/set/a.nii.gz"]
     first = next(range_ for method, _, range_ in one.requests if method == "GET")
     assert first.startswith("bytes=") is not changed
+    assert hidden(tmp_path) == []
+
+
+def test_a_whole_file_is_published_by_a_later_call(one: Served, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "hash_file", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            get(one, tmp_path)
+    assert get(one, tmp_path).read_bytes() == CONTENT
+    assert len(one.downloads()) == 1
     assert hidden(tmp_path) == []
 
 

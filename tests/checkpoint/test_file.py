@@ -235,6 +235,12 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, va
     assert saved.read_bytes() == before
 
 
+def test_a_key_that_could_not_be_read_back_is_refused_too(saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"read back.*save tensors"):
+        write_checkpoint(saved, {"extra": {Path("x"): 1}})
+    assert_is_content(read_checkpoint(saved))
+
+
 def numbered(step: int) -> dict[str, Any]:
     return {"step": step, "weights": torch.full((100,), float(step))}
 

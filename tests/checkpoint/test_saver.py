@@ -102,6 +102,8 @@ def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> N
         "nothing": None,
         "ordered": OrderedDict(a=torch.zeros(0), b=(1, [torch.ones(2, dtype=torch.bfloat16)])),
         "whole": torch.arange(3),
+        "square": (square := torch.arange(4.0).view(2, 2)),
+        "turned": square.T,
     }
     write_checkpoint(tmp_path / "one.pt", content)
     with Saver() as saver:

@@ -185,4 +185,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     own = Own(seed=7)
     own.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     refused(own, state, r"groups had \[9\] parameters, and here they have \[9, 1\]")
+    own = Own(seed=7)
+    own.optimizer.param_groups[0]["params"].pop()
+    refused(own, state, r"groups had \[9\] parameters, and here they have \[8\]")
     refused(Own(seed=7), {**state, "scaler": {}}, "saved without loss scaling")

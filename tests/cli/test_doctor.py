@@ -82,15 +82,18 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
     ("arguments", "word"),
     [
         (["--"], "name a command"),
-        (["set", "--", "python", "a.py"], "source: not for a script"),
+        (["set", "--", "python", "a.py"], "SOURCE (for a run): not for a script after --, which"),
         (["--for", "tpu", "--", "python", "a.py"], "only choice is cuda"),
-        (["--for", "cuda"], "--for: not for the machine"),
-        (["set", "--for", "cuda"], "--for: not for a run"),
-        (["--steps", "9", "--seconds", "9"], "--steps, --seconds: not for the machine"),
+        (["--for", "cuda"], "--for (for a script after --): not for the machine"),
+        (["set", "--for", "cuda"], "--for (for a script after --): not for a run"),
+        (
+            ["--steps", "9", "--seconds", "9"],
+            "--seconds (for a script after -- and a run): not for the machine",
+        ),
         (["-q", "--json"], "name one"),
         (
             ["set", "a.b=1", "--compare", "a", "b", "--out", "c", "--steps", "20", "--seconds", "60", "--for", "cuda"],
-            "source, overrides, --steps, --seconds, --out, --for: not for --compare",
+            "SOURCE (for a run), a.b=value (for a run), --steps (for a script after -- and a run), --seconds",
         ),
         (["--compare", "a", "b", "--", "python", "a.py"], "-- COMMAND: not for --compare"),
         (["--out", __file__, "--", "python", "a.py"], "is a file"),

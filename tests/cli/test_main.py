@@ -168,9 +168,17 @@ def helps() -> list[list[str]]:
     return found
 
 
+def test_no_verb_is_lost() -> None:
+    verbs = """doctor evaluate export launch nnunet phantom plan predict profile report settings train tune view watch
+    cache cache-ls cache-prune recipe recipe-data recipe-list recipe-phantom recipe-show
+    scale scale-analyse scale-predict scale-run slurm slurm-submit"""
+    assert sorted("-".join(words) for words in helps() if words) == sorted(verbs.split())
+
+
 @pytest.mark.parametrize("words", helps(), ids=" ".join)
 def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) -> None:
     result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 80
     command = typer.main.get_command(app)
     for word in words:
@@ -179,5 +187,6 @@ def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) ->
         for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert re.search(rf"(?m)^ +.*{re.escape(option)}\b", result.output), option
     shown = " ".join(result.output.split())
+    assert " ".join(command.help.partition("\n\n")[0].split()) in shown
     for verb in getattr(command, "commands", {}).values():
         assert " ".join(verb.help.partition("\n\n")[0].split()) in shown

@@ -34,3 +34,9 @@ def test_all_settings_are_listed_within_the_terminal_s_width_and_no_word_is_brok
 )
 def test_a_pattern_is_part_of_a_name_or_of_a_description(pattern: str, names: list[str]) -> None:
     assert re.findall(r"^(\S+)$", listed(pattern), re.M) == names
+
+
+def test_a_value_that_is_left_open_is_null_as_in_yaml() -> None:
+    text = listed()
+    assert "null: 0.2." in text
+    assert "None" not in text

@@ -46,8 +46,6 @@ def fingerprint(
         sampled_cases=len(shapes),
         intensity=rows,
         foreground_intensity=rows,
-        class_voxels={0: 0.9, 1: 0.1},
-        class_cases={0: 4, 1: 4},
         crop_fraction=crop_fraction,
     )
 

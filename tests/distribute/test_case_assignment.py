@@ -197,7 +197,7 @@ def test_voxels_are_told_before_anything_is_prepared() -> None:
     fingerprint = Fingerprint(
         name="", num_cases=2, spatial_dims=3, modality="", channels=(), labels={}, shapes=((10, 20, 30), (5, 5, 5)),
         spacings=((2.0, 1.0, 1.0), (1.0, 1.0, 1.0)), sampled_cases=2, intensity={}, foreground_intensity={},
-        class_voxels={}, class_cases={}, crop_fraction=1.0,
+        crop_fraction=1.0,
     )  # fmt: skip
     assert prepared_voxels(fingerprint, ("a", "b"), (1.0, 1.0, 0.5)) == {"a": 24000.0, "b": 250.0}
     assert prepared_voxels(fingerprint, ("a", "b"), (0.0, 2.0, 0.0)) == {"a": 3000.0, "b": 62.5}

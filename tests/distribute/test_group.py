@@ -183,6 +183,30 @@ def test_a_group_that_was_joined_before_stays_and_is_left_by_who_joined_it(pair:
         assert rank["left"]
 
 
+MEET = """import torch
+from hasten.config.schema import DistributeConfig
+from hasten.distribute.group import process_group
+from hasten.distribute.world import detect_world
+with process_group(detect_world(), DistributeConfig(timeout_s=15), torch.device("cpu")):
+    torch.distributed.all_reduce(torch.ones(1))
+"""
+
+
+def test_hosts_meet_that_count_their_starts_differently_and_no_signal_to_end_an_earlier_start_is_left() -> None:
+    """As after a failure under torchrun, whose agents count only those of their own host, by a store that stays."""
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("exception_dump", "0001")  # as a rank writes whose collective failed on a GPU
+    job = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    ranks = [
+        Program("-c", MEET, env={**os.environ, **job, "RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(rank)})
+        for rank in range(2)
+    ]
+    ends = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], ends
+    assert not store.check(["exception_dump"])
+
+
 def test_what_takes_too_long_is_left_behind() -> None:
     assert with_timeout(lambda: 3, 60) == 3
     with pytest.raises(KeyError):

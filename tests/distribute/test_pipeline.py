@@ -183,6 +183,18 @@ def test_what_cannot_be_cut(network: nn.Module, stages: int, message: str) -> No
 # Settings and states
 
 
+def test_an_error_of_a_layer_stays_what_it_is() -> None:
+    """fx makes others of it, of many lines; a run's own network may name a mistake of its user by one."""
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
+    stage = StageModule(network, stages_of(network, operations_of(network), ()), 0)
+    error = KeyError("the key")
+    network[1].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error))
+    with pytest.raises(KeyError) as raised:
+        stage(torch.zeros(1, 1, 4, 4))
+    assert raised.value is error
+    assert error.args == ("the key",)
+
+
 def test_settings_that_do_not_fit_are_told() -> None:
     config = RunConfig(
         train=TrainConfig(precision="fp16", compile=True, capture=True, activations="1GiB"),

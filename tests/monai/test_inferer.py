@@ -114,6 +114,16 @@ def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
         SlidingWindowInferer(4, flip_axes=(0,), average="softmax")(inputs, lambda batch: (batch, batch))
 
 
+def test_an_attribute_can_be_set_anew_as_that_of_monais() -> None:
+    results = []
+    for kind in (SlidingWindowInferer, Theirs):
+        inferer = kind(roi_size=4, overlap=0.5)
+        inferer.mode = "gaussian"  # type: ignore[assignment]
+        with torch.no_grad():
+            results.append(inferer(images(1, 2, 9, 8), net(2, 3)))
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("of", ["inputs", "weights"])
 def test_gradients_are_monais(of: str) -> None:
     results = []

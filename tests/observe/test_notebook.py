@@ -74,7 +74,7 @@ def test_data_classes_of_many_cases_are_one_short_line() -> None:
     facts = Fingerprint(
         name="Set", num_cases=500, spatial_dims=3, modality="CT", channels=("CT",), labels=case_set.labels,
         shapes=((1, 2, 3),) * 500, spacings=((1.0, 1.0, 1.0),) * 500, sampled_cases=1, intensity={},
-        foreground_intensity={}, class_voxels={}, class_cases={}, crop_fraction=1.0,
+        foreground_intensity={}, crop_fraction=1.0,
     )  # fmt: skip
     assert repr(facts) == "<Fingerprint of Set: 500 cases, 3-D, CT; 2 classes>"
     score = CaseScore(case="a", name="Liver", labelled=1, predicted=1, dice=0.5, iou=1 / 3)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from monai.bundle import ConfigParser
+from monai.transforms import ScaleIntensityRange
 from typer.testing import CliRunner
 
 from hasten.checkpoint.file import read_checkpoint, write_checkpoint
@@ -131,6 +132,16 @@ def test_every_network_of_monai_is_built_alike(tmp_path: Path, name: str) -> Non
         assert torch.allclose(theirs(image), ours, rtol=0, atol=1e-5 if name == "plainconvunet" else 0)
     meta = json.loads(files["configs/metadata.json"])
     assert meta["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "background", "1": "a", "2": "b"}
+
+
+def test_a_window_cuts_off_what_lies_beyond_it() -> None:
+    config = prepared(config_of(), intensity="window", window=(-10.0, 20.0))
+    content = {"config": to_dict(config), "labels": LABELS, "channels": CHANNELS, "spatial_dims": 3}
+    files = bundle_files(content, planned_run(config), network_of(config), where="best.pt")
+    steps = json.loads(files["configs/inference.json"])["preprocessing"]["transforms"]
+    [window] = [each for each in steps if each["_target_"] == "ScaleIntensityRanged"]
+    scale = ScaleIntensityRange(**{name: window[name] for name in ("a_min", "a_max", "b_min", "b_max", "clip")})
+    assert scale(torch.tensor([-30.0, -10.0, 5.0, 20.0, 90.0])).tolist() == [0, 0, 0.5, 1, 1]
 
 
 def prepared(config: Any, **settings: Any) -> Any:

@@ -81,7 +81,11 @@ def image_of(dims: int, batch: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_safetensors_hold_the_weights_under_their_names(tmp_path: Path, name: str) -> None:
+def test_safetensors_hold_the_weights_under_their_names(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A full disk for temporary files ends no export.
+    monkeypatch.setattr("tempfile.TemporaryDirectory", lambda **_: pytest.fail("a temporary file"))
     config = config_of(name)
     network = network_of(config)
     # As a run on a CPU saves them.

@@ -69,6 +69,12 @@ def test_whole_volumes_together_equal_one_at_a_time(batch_size: int) -> None:
         assert torch.equal(together[position], alone)
 
 
+def test_free_memory_is_not_asked_for_of_every_small_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes longer than a small network."""
+    monkeypatch.setattr("hasten.prediction.infer.available_bytes", lambda device: pytest.fail("asked"))
+    assert len(dict(infer_labels(conv_net(3, 2, 3), volumes_of(*SHAPES), make()))) == len(SHAPES)
+
+
 @pytest.mark.parametrize("whole_up_to", [0, 200, 10**9])
 def test_each_result_is_that_of_its_position(whole_up_to: int) -> None:
     """Some go whole and some by windows; a network that only looks at the voxel itself says whose result it is."""

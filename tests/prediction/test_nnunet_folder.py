@@ -139,6 +139,15 @@ def test_the_files_say_what_the_network_is_and_how_images_are_prepared(run: Path
     }
 
 
+def test_regions_are_painted_in_nnunets_order(run: Path, tmp_path: Path) -> None:
+    regions = {"whole": [1, 2], "core": [2]}
+    other = rewritten(run, tmp_path / "run", NETWORKS["plain"], PREPARE["plain"], regions=regions)
+    export_weights(other, tmp_path / "model", "nnunet")
+    dataset = json.loads((tmp_path / "model/dataset.json").read_text())
+    assert dataset["labels"] == {"background": 0, "whole": [1, 2], "core": [2]}
+    assert dataset["regions_class_order"] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("network", "prepare", "content", "message"),
     [

@@ -64,6 +64,8 @@ def test_holes_are_filled_but_not_over_other_classes() -> None:
     flat[0, 1:4, 1:4] = 1
     flat[0, 2, 2] = 0
     assert postprocessed(flat, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0))[0, 2, 2] == 1
+    across = flat.reshape(5, 1, 5)  # one slice of a volume, which encloses nothing
+    assert np.array_equal(postprocessed(across, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0)), across)
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,9 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
     predict(run, several, tmp_path / "several")
     assert len(caplog.messages) == 2 * 3 + 2
     assert sum(text.startswith("2 more images") for text in caplog.messages) == 2
+    caplog.clear()
+    predict(run, several[:4], tmp_path / "four")
+    assert sum(text.startswith("1 more image is unlike") for text in caplog.messages) == 2
 
 
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -73,7 +73,7 @@ def test_every_rank_has_its_lines(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     for rank in range(12):  # more than there are colours
         name = f"monitor-rank{rank}.jsonl" if rank else "monitor.jsonl"
-        write(folder / name, series(60, step_s=0.5 if rank == 2 else 0.25), before=[start(rank=rank)])
+        write(folder / name, series(60, step_s=0.5 if rank == 2 else 0.25), before=[start(rank=rank, world_size=12)])
     html = html_of(folder, tmp_path)
     assert "Rank 2 takes 500 ms a step and the others 250 ms" in html
     assert "GPU 0 (rank 3)" in html

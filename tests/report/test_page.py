@@ -130,6 +130,13 @@ def test_a_missing_or_damaged_part_is_named(
         assert f"{part}" in page.text.split("Loss and Dice")[0]
 
 
+def test_a_status_and_the_parts_of_the_time_are_words(make_run: MakeRun, tmp_path: Path) -> None:
+    seconds = {"read_plan": 3.0, "wait_for_data": 1.0, "train": 5.0, "total": 9.0}
+    page = page_of([make_run(summary={"status": "time_up", "seconds": seconds})], tmp_path / "page.html")
+    for text in ("time is up", "read and plan 3", "wait for data 1"):
+        assert text in " ".join(page.text.split()), text
+
+
 def test_a_run_in_progress_shows_what_there_is(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(final=0.8)
     (folder / "summary.json").unlink()
@@ -148,6 +155,8 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(ValueError, match=r"empty: holds neither summary\.json nor metrics\.jsonl"):
         write_report([empty], tmp_path / "page.html")
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        write_report([tmp_path / "nowhere"], tmp_path / "page.html")
     with pytest.raises(ValueError, match="at least one"):
         write_report([], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

@@ -80,6 +80,14 @@ def test_the_class_with_the_largest_share_wins(dims: int) -> None:
     np.testing.assert_array_equal(batched.numpy()[clear], shares.argmax(0)[clear])
 
 
+def test_of_equal_shares_the_nearest_class_wins() -> None:
+    """A third down, between 1 and 2 above and 3 and 3 below, each class has a third."""
+    volume, start = torch.tensor([[[1, 2], [3, 3]]], dtype=torch.uint8), torch.zeros(1, 3, dtype=torch.int64)
+    places = tuple(torch.full((1, 1, 1, 1), at) for at in (0.0, 1 / 3, 0.5))
+    whole, offset = torch.tensor([volume.shape]), torch.zeros(1, dtype=torch.int64)
+    assert majority_flat(volume.flatten(), whole, offset, start, places, 1, 2).item() == 2  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def huge(tmp_path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """Files with holes: they hold more than 2**31 voxels and take no room."""

@@ -133,6 +133,17 @@ def test_finished_folds_are_left_as_they_are(
     assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
 
 
+def test_a_fold_is_scored_again_where_its_class_has_another_name(data: Path, cache: Path, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    shutil.copytree(data, source)
+    before = train_folds(config(source, cache), tmp_path / "cv", [0])
+    listing = source / "dataset.json"
+    listing.write_text(listing.read_text().replace('"spleen"', '"organ"'))
+    after = train_folds(config(source, cache), tmp_path / "cv", [0])
+    assert list(after["classes"]) == ["organ"]
+    assert after["over_cases"] == before["over_cases"]
+
+
 def test_changed_settings_are_refused_with_the_difference(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path
 ) -> None:

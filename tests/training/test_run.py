@@ -15,6 +15,7 @@ from hasten.checkpoint import file as checkpoint_module
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.settled import undecided
+from hasten.kernels import use
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
@@ -23,7 +24,7 @@ from hasten.observe.rundir import (
     RUN_YAML,
     SUMMARY_JSON,
 )
-from hasten.training import loop, run
+from hasten.training import compose, loop, run
 from hasten.training.run import train
 from hasten.training.time_limit import TimeLimit
 from hasten.training.validate import CaseEvaluator, Rates
@@ -174,9 +175,23 @@ def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
     make: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     cache = f"cache.dir={tmp_path / 'cache'}"
-    with pytest.raises(ValueError, match=r"the time was up when 1 of 6 cases were prepared"):
-        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"^train.budget=0.01s: the time was up when 1 of 6.* or raise train.budget$"):
+        train(make("train.budget=0.01s", cache), tmp_path / "run")
     assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
+
+
+@pytest.mark.parametrize(("fused", "on"), [("null", True), ("true", True), ("false", False)])
+def test_triton_is_off_for_a_run_that_asks_for_it_and_on_again_after(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: str, on: bool
+) -> None:
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError(f"Triton: {use.triton_works(torch.device('cuda', 0))}")
+
+    monkeypatch.setattr(use, "_works_on", lambda device: True)
+    monkeypatch.setattr(compose, "compose_run", stop)
+    with pytest.raises(ValueError, match=f"Triton: {on}"):
+        train(make(f"train.fused_kernels={fused}"), tmp_path / "run")
+    assert use.triton_works(torch.device("cuda", 0))
 
 
 def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:

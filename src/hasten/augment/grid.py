@@ -75,6 +75,10 @@ class Rotate90(SpatialOperation):
     max_k: Count = 3
     spatial_axes: tuple[int, int] = (0, 1)
 
+    def check(self) -> None:
+        if len(set(self.spatial_axes)) != 2:
+            raise ValueError(f"Rotate90: spatial_axes={self.spatial_axes}; name two axes")
+
     def out_size(self, size: Triple) -> Triple:
         first, second = _lengths(size, self.spatial_axes)
         if first != second:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -140,8 +140,8 @@ class CacheDataset(ChainDataset):
 
     def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
-        items = on_threads(self.to_stored, indices, self.num_workers, ahead=len(indices) + 1)
-        return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
+        with closing(on_threads(self.to_stored, indices, self.num_workers, ahead=len(indices) + 1)) as items:
+            return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
 
     def to_stored(self, index: int) -> Any:
         """An item as the cache stores it."""

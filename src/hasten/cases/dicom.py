@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import channels_first, explain_itk_errors, open_itk, physical_affine
+from hasten.cases.itk import TO_RAS, channels_first, explain_itk_errors, open_itk, physical_affine
 from hasten.cases.types import Shape, Volume
 
 _SERIES = "0020|000e"
@@ -35,7 +36,7 @@ class _Slice:
     kind: int
     """SimpleITK's number of the voxel type after rescaling."""
     unplaced: str
-    """The tag that doesn't say where it lies; empty if all do."""
+    """The tag that doesn't say where it lies; empty if both do."""
     affine: np.ndarray
 
 
@@ -123,16 +124,35 @@ def _read_slice_header(file: Path) -> _Slice:
     with explain_itk_errors(file):
         reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]
-    numbers = {tag: reader.GetMetaData(tag).split("\\") if reader.HasMetaDataKey(tag) else () for tag in _PLACE}
+    affine = physical_affine(reader, file)
     return _Slice(
         path=file,
         series=reader.GetMetaData(_SERIES).strip() if reader.HasMetaDataKey(_SERIES) else "unnamed",
         shape=(depth, height, width),
         num_channels=reader.GetNumberOfComponents(),
         kind=reader.GetPixelIDValue(),
-        unplaced=next((tag for tag, count in _PLACE.items() if len(numbers[tag]) != count), ""),
-        affine=physical_affine(reader, file),
+        unplaced=_unplaced(reader, affine),
+        affine=affine,
     )
+
+
+def _unplaced(reader: Any, affine: np.ndarray) -> str:
+    """The first tag of `_PLACE` that is missing, holds anything but numbers, or has other directions than `affine`.
+
+    In place of what it can't use, SimpleITK takes 0 or the directions of a plane across the body.
+    """
+    stated: list[float] = []
+    for tag, count in _PLACE.items():
+        text = reader.GetMetaData(tag) if reader.HasMetaDataKey(tag) else ""
+        try:
+            stated = [float(part) for part in text.split("\\")]
+        except ValueError:
+            return tag
+        if len(stated) != count or not np.isfinite(stated).all():
+            return tag
+    sides, taken = np.reshape(stated, (2, 3)), (TO_RAS @ affine)[:3, :2].T
+    lengths = np.linalg.norm(sides, axis=1) * np.linalg.norm(taken, axis=1)
+    return "" if ((sides * taken).sum(1) > 0.99 * lengths).all() else tag
 
 
 def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:

@@ -141,8 +141,11 @@ class Downloader:
     ) -> None:
         """Append the missing bytes to `file`."""
         size, version = known
+        held = file.seek(0, os.SEEK_END)
+        if held and held == size:
+            return  # all came, but the process ended before it was published
         with _server_errors(url):
-            stream, start = _open_at(fs, path, file.seek(0, os.SEEK_END), size, version)
+            stream, start = _open_at(fs, path, held, size, version)
         try:
             file.seek(start)
             file.truncate()

@@ -47,7 +47,7 @@ def doctor(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="A run's YAML, a run's folder or a data set; or `-- COMMAND ...` for a script. Without: the machine.",
         ),
     ] = None,
@@ -109,7 +109,12 @@ def _check_options(ctx: typer.Context, command: list[str] | None) -> None:
     mode = "a script after --" if command is not None else "a run" if "source" in given else "the machine"
     mode = "--compare" if "compare" in given else mode
     unused = given - {"json", "quiet"} - _TAKES[mode]
-    ignored = [each.opts[0] for each in ctx.command.params if each.name in unused]
+    ignored = []
+    for each in ctx.command.params:
+        if each.name in unused:
+            name = {"source": "SOURCE", "overrides": "a.b=value"}.get(each.name, each.opts[0])
+            fits = " and ".join(other for other, names in _TAKES.items() if each.name in names)
+            ignored.append(f"{name} (for {fits})")
     ignored += ["-- COMMAND"] if command is not None and "compare" in given else []
     if ignored:
         raise ValueError(f"{', '.join(ignored)}: not for {mode}, which would ignore it; leave it out")

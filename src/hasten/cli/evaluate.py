@@ -30,7 +30,7 @@ def evaluate(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LABELS] [infer.a=value]...",
+            metavar="LABELS|infer.a=value",
             help="Folder of label maps of the same names, or a data set that has them. Of a run instead: settings of "
             "the section infer to try beside its own.",
         ),

@@ -21,7 +21,7 @@ _TRAINER = "nnUNetTrainerHasten"
 def nnunet(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND ARGUMENT...]", help="nnU-Net's, such as: train 4 3d_fullres 0."),
+        typer.Argument(metavar="WORD", help="nnU-Net's command and its arguments, such as: train 4 3d_fullres 0."),
     ] = None,
 ) -> None:
     """Run nnUNetv2_COMMAND with Hasten's trainers to be found; `train` takes nnUNetTrainerHasten unless -tr is given.

@@ -71,7 +71,7 @@ def _table(decisions: Mapping[str, Mapping[str, Any]], width: int) -> str:
 def settings(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="[PATTERN]", help="Part of a name, a name with *, or a word of what the setting does."),
+        typer.Argument(metavar="PATTERN", help="Part of a name, a name with *, or a word of what the setting does."),
     ] = None,
 ) -> None:
     """List the settings of a run with their values, their default and what they do."""

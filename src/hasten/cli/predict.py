@@ -14,7 +14,7 @@ from hasten.cli.terminal import counted, echo
 _Inputs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="INPUT... [infer.a=value]...",
+        metavar="INPUT|infer.a=value",
         help="Images, or folders of images; and settings of the section infer that differ from the run's.",
     ),
 ]
@@ -98,14 +98,22 @@ def predict(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a training run, or its best.pt; for a folder of --format onnx also of a cross-validation.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="File to write, .safetensors or .onnx; or a folder.")],
     format: Annotated[
         str | None,
         typer.Option(
-            help="bundle (MONAI's), nnunet (its model folder); safetensors or onnx where the file's ending is another."
+            help="Of a folder: onnx (with a predict.py that needs no torch and no Hasten), bundle (MONAI's), nnunet "
+            "(its model folder). Of a file: safetensors, where its ending is another."
         ),
     ] = None,
+    ensemble: _Ensemble = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists already.")] = False,
     trust_changed_code: TrustChangedCode = False,
 ) -> None:
@@ -113,7 +121,7 @@ def export(
     from hasten.prediction.export import export_weights
 
     exported = export_weights(
-        run,
+        [run, *ensemble] if ensemble else run,
         out,
         format,  # type: ignore[arg-type]
         overwrite=overwrite,
@@ -131,4 +139,6 @@ def export(
         checked = "the same weights, bit for bit"
     else:
         checked = f"differs from PyTorch by at most {exported.difference:.1e} (scores up to {exported.scale:.1e})"
+    if exported.path.is_dir() and exported.format == "onnx":
+        checked += f"\npython {exported.path}/predict.py IMAGE... --out LABELS"
     echo(f"{exported.path}: {checked}")

@@ -22,7 +22,7 @@ def view(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CASE...] [a.b=value...]",
+            metavar="CASE|a.b=value",
             help="Cases; default: worst, median and best of the last validation. With --batch instead: settings.",
         ),
     ] = None,

@@ -164,7 +164,8 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
 def _train(train: schema.TrainConfig, batch_size: int | None) -> Iterator[str]:
     if batch_size is not None and train.accumulate > batch_size >= 1:
         yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
-    if train.budget is not None and train.max_seconds is not None:
+    # A planned run has its steps, and may be resumed with more time than it was planned for.
+    if train.budget is not None and train.max_seconds is not None and train.steps is None:
         with suppress(ValueError):  # of a budget that breaks its rule
             if parse_duration(train.budget) != train.max_seconds:
                 budget = f"train.budget={train.budget} is {parse_duration(train.budget):g} seconds"

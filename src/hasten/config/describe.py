@@ -47,14 +47,18 @@ def setting_sections(cls: type = RunConfig, at: str = "") -> Iterator[SettingSec
                 name=f"{at}.{field.name}",
                 values=_values(hints[field.name]),
                 default=_default(field),
-                meaning=re.sub(r"\s+", " ", meanings.get(field.name, "")),
+                meaning=_in_yaml(re.sub(r"\s+", " ", meanings.get(field.name, ""))),
             )
             for field in dataclasses.fields(cls)
             if field.name not in nested and field.name != "digest"  # which a run sets by itself
         )
-        yield SettingSection(name=at, about=about, settings=tuple(settings))
+        yield SettingSection(name=at, about=_in_yaml(about), settings=tuple(settings))
     for name, kind in nested.items():
         yield from setting_sections(typing.cast("type", kind), f"{at}.{name}" if at else name)
+
+
+def _in_yaml(text: str) -> str:
+    return re.sub(r"\bNone\b", "`null`", text)
 
 
 def _field_docstrings(cls: type) -> dict[str, str]:

@@ -37,10 +37,6 @@ class Fingerprint:
     """Statistics of the whole sampled images: a value per channel for min, p0_5, p50, p99_5, max, mean and std."""
     foreground_intensity: dict[str, tuple[float, ...]]
     """Statistics of the labelled voxels only, as in `intensity`."""
-    class_voxels: dict[int, float]
-    """Label value to its mean share of a case's voxels in the sampled cases (0..1)."""
-    class_cases: dict[int, int]
-    """Label value to the number of sampled cases that hold it."""
     crop_fraction: float
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""
     foreground_box: Spacing = (0.0, 0.0, 0.0)

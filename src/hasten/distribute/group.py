@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.world import World
+from hasten.distribute.world import LAUNCHER_PID, World
 from hasten.files import first_line
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,11 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
     try:
         store = _store(world, min(timeout, timedelta(seconds=_SAME_HOST_S)) if _unsupervised(world) else timeout)
         store.set_timeout(timeout)
-        # The store of `hasten launch` outlives a failed start, whose keys are not those of the next.
-        store = distributed.PrefixStore(f"start/{world.restarts}", store)
+        # A launcher's store outlives a failed start, whose keys must not be read by the next: neither NCCL's signal to
+        # end, which has no prefix, nor addresses. The agents of torchrun count the starts of their own hosts alone.
+        store.delete_key("exception_dump")
+        if LAUNCHER_PID in os.environ or world.local_size == world.size:
+            store = distributed.PrefixStore(f"start/{world.restarts}", store)
         distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     except RendezvousError:
         raise

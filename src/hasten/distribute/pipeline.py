@@ -303,8 +303,10 @@ class StageModule(nn.Module):
         """Autocast of the step, around the layers."""
 
     def forward(self, *inputs: Tensor) -> Any:
+        interpreter = fx.Interpreter(self.network, graph=self.graph)
+        interpreter.extra_traceback = False  # which turns a layer's error into another one, of many lines
         with self.precision():
-            outputs = fx.Interpreter(self.network, graph=self.graph).run(*inputs)
+            outputs = interpreter.run(*inputs)
             # The pipeline checks strides, and sender and receiver must agree; this also computes a deferred norm.
             return tree_map_only(Tensor, lambda value: value.contiguous(), outputs)
 

@@ -214,8 +214,9 @@ class Evaluation:
     def case_means(self, measure: str = "dice") -> dict[str, float]:
         """Mean over the finite scores of each case's regions, or else classes; nan of a case without any."""
         by_case: dict[str, list[float]] = {case: [] for case in self.cases}
+        main = set(self.pairs.main)
         for score in self.scores:
-            if score.name in self.pairs.main:
+            if score.name in main:
                 by_case[score.case].append(getattr(score, measure))
         return {case: summary_of(values).mean for case, values in by_case.items()}
 
@@ -438,10 +439,16 @@ def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] 
 
 
 def read_evaluation(pairs: Pairs) -> Evaluation | None:
-    """What `write_evaluation` wrote into the folder of the predictions; None where nothing can be read."""
+    """What `write_evaluation` wrote into the folder of the predictions.
+
+    None where nothing can be read, or it is of other cases or classes than the pairs are now.
+    """
     try:
         tree = json.loads((pairs.predictions / EVALUATION_JSON).read_text())
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
+        of_pairs = {(pair.case, name) for pair in pairs.pairs for name in pairs.members}
+        if {(score.case, score.name) for score in scores} != of_pairs:
+            return None
         return Evaluation(
             pairs=pairs,
             scores=scores,

@@ -23,7 +23,7 @@ _off = threading.Event()
 
 
 def use_triton(on: bool) -> None:
-    """Turn every Triton kernel of Hasten's in this process on, as at first, or off, by `train.fused_kernels`."""
+    """Turn every Triton kernel of Hasten's in this process on, as at first, or off, as a run's plan and end do."""
     (_off.clear if on else _off.set)()
 
 
@@ -59,12 +59,8 @@ def triton_works(device: torch.device) -> bool:
         return _works_on(device)
 
 
-def try_triton_ahead(device: torch.device, *, on: bool = True) -> None:
-    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone.
-
-    on: of `use_triton`, for this process from here on.
-    """
-    use_triton(on)
+def try_triton_ahead(device: torch.device) -> None:
+    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
     if device.type == "cuda":
         threading.Thread(target=triton_works, args=(device,), name="triton").start()
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from monai.data import MetaTensor
 from monai.inferers import SlidingWindowInferer as MonaiSlidingWindowInferer
+from monai.utils.enums import BlendMode
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple, triple
@@ -188,7 +189,7 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
             overlap=triple([0.0] * missing + overlap),
             batch_size=self.sw_batch_size,
             device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
-            mode=self.mode.value,
+            mode=BlendMode(self.mode).value,
             sigma=triple([1.0] * missing + sigma),
             sums=self._sums(images),
             dtype=self._dtype(images),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -303,7 +303,7 @@ def like(value: Any, image: Any) -> Any:
     if not isinstance(image, MetaTensor):
         return value
     if isinstance(value, (list, tuple)):
-        return type(value)(like(one, image) for one in value)
+        return getattr(type(value), "_make", type(value))(like(one, image) for one in value)
     if type(value) is not Tensor:
         return value
     with torch._C.DisableTorchFunctionSubclass():
@@ -321,7 +321,7 @@ def detached(value: Any) -> Any:
             bare = tensor.detach().as_subclass(MetaTensor)
         return bare.copy_meta_from(tensor, copy_attr=False)
 
-    return tree_map_only(Tensor, detach, value)
+    return _with_tensors(detach, value)
 
 
 def float32(value: Any) -> Any:
@@ -330,7 +330,18 @@ def float32(value: Any) -> Any:
     def widen(scores: Tensor) -> Tensor:
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-    return tree_map_only(Tensor, widen, value)
+    return _with_tensors(widen, value)
+
+
+def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    # torch's tree_map leaves classes derived from list and dict, and other mappings, as they are.
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return getattr(type(value), "_make", type(value))(_with_tensors(change, one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _with_tensors(change, one) for key, one in value.items()}
+    return value
 
 
 def lay_out(network: nn.Module) -> None:

@@ -138,7 +138,7 @@ def wrapped(text: str, width: int | None) -> str:
     return "\n".join(
         textwrap.fill(
             line,
-            width - 1,
+            max(1, width - 1),
             subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
             break_long_words=False,
             break_on_hyphens=False,

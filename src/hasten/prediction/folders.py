@@ -1,10 +1,13 @@
-"""A trained network as a folder: a MONAI bundle, which predicts without Hasten, or nnU-Net's, for its own predictor."""
+"""A trained network as a folder: with a predictor of its own, as a MONAI bundle, or as nnU-Net's for its predictor."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+from dataclasses import asdict
 from datetime import date
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +22,8 @@ from hasten.config.scalings import Scaling, scalings
 from hasten.config.settled import PlannedRun
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.nnunet import dynunet_settings, dynunet_weights
-from hasten.prediction.infer import WINDOW_BATCH
+from hasten.prediction.infer import WINDOW_BATCH, Inference
+from hasten.prediction.postprocess import Cleanings
 
 _UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"
 _IN_MM = (
@@ -27,6 +31,33 @@ _IN_MM = (
     f"affine=x.affine * torch.tensor([[{_UNIT}]] * 3 + [[1.0]], dtype=x.affine.dtype))"
 )
 """Expression of an image whose affine is in mm, whatever unit of length its NIfTI header states (meter, micron)."""
+
+
+def onnx_files(
+    network: bytes, content: dict[str, Any], config: PlannedRun, how: Inference, cleanings: Cleanings
+) -> dict[str, bytes]:
+    """The files of a folder whose predict.py needs neither torch nor Hasten. network: an ONNX file.
+
+    content, config: of a best.pt. how: of that network, which may be several as one.
+    """
+    regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
+    model = {
+        "form": 1,
+        "hasten": hasten.__version__,
+        "sha256": hashlib.sha256(network).hexdigest(),
+        "spatial_dims": content["spatial_dims"],
+        "channels": content["channels"],
+        "labels": content["labels"],
+        "regions": painted_values(regions, content.get("region_values", {})),
+        "prepare": {
+            **{name: getattr(config.prepare, name) for name in ("orientation", "spacing", "crop_foreground", "dtype")},
+            "scaling": [asdict(scaling) for scaling in scalings(config.prepare, len(content["channels"]))],
+        },
+        "infer": {name: getattr(how, name) for name in ("window", "divisor", "overlap", "flip_axes")},
+        "postprocessing": {str(value): asdict(cleaning) for value, cleaning in cleanings.items()},
+    }
+    script = Path(__file__).with_name("predict.py.txt").read_bytes()
+    return {"network.onnx": network, "model.json": _json_bytes(model), "predict.py": script}
 
 
 def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module, *, where: str) -> dict[str, bytes]:

@@ -75,14 +75,16 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], inference: Infer
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
     that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    bands_of = [_bands(volume_shape(volume), inference, halo=0) for volume in volumes]
-    with _memory(inference, short=any(len(boxes) > 1 for boxes in bands_of)):
-        # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
-        groups: dict[Triple, list[int]] = {}
-        large: list[int] = []
-        for position, volume in enumerate(volumes):
-            size = padded_size(volume_shape(volume), inference)
-            (groups.setdefault(size, []) if prod(size) <= inference.whole_up_to else large).append(position)
+    # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
+    groups: dict[Triple, list[int]] = {}
+    bands_of: dict[int, list[Box]] = {}
+    for position, volume in enumerate(volumes):
+        size = padded_size(volume_shape(volume), inference)
+        if prod(size) <= inference.whole_up_to:
+            groups.setdefault(size, []).append(position)
+        else:
+            bands_of[position] = _bands(volume_shape(volume), inference, halo=0)
+    with _memory(inference, short=any(len(boxes) > 1 for boxes in bands_of.values())):
         for size, group in groups.items():
             rest, whole = dict.fromkeys(group), [(at, _all_of(volumes[at])) for at in group]
             with out_of_memory_ends_block():
@@ -91,8 +93,8 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], inference: Infer
                     yield position, labels
             if rest:
                 log.warning(_IN_PIECES, size, inference.window)
-            large += rest
-        boxes = [(position, box) for position in large for box in bands_of[position]]
+            bands_of |= {at: _bands(volume_shape(volumes[at]), inference, halo=0) for at in rest}
+        boxes = [(position, box) for position, parts in bands_of.items() for box in parts]
         yield from _decided(network, volumes, boxes, inference)
 
 

@@ -68,7 +68,8 @@ def postprocessed(label: np.ndarray, cleanings: Cleanings, spacing: tuple[float,
         components = _components(mask, cleaning, prod(spacing))
         out = np.where(mask & ~components, 0, out).astype(label.dtype)
         if cleaning.fill_holes:
-            filled = ndimage.binary_fill_holes(components.squeeze()).reshape(components.shape)
+            inner = components[0] if len(components) == 1 else components
+            filled = ndimage.binary_fill_holes(inner).reshape(components.shape)
             out[filled & (out == 0)] = value
     return out
 

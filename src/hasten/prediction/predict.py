@@ -315,7 +315,8 @@ def _predicted(
             yield writing[0].result(), writing[1]
     for images in unlike:
         if len(images) > SHOWN:
-            log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
+            more = "1 more image is" if len(images) == SHOWN + 1 else f"{len(images) - SHOWN} more images are"
+            log.warning("%s unlike the training cases as %s is", more, images[SHOWN - 1])
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:

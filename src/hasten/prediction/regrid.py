@@ -209,10 +209,17 @@ class RegridSink(Sink):
         classes = len(pieces[0].scores)
         out = self._result(classes).movedim(-3 + self._axes[0], -3)[..., self._done : last, :, :]
         out = out if self._overlapping else out[None]
+        labels = layer.labels[:, first - layer.start : stop - layer.start]
+        coarse, near = _certain(labels, taps)
         means = torch.empty(stop - first, *self._shape[1:], classes, dtype=torch.float32, device=self._device)
         for piece in pieces:
-            means[piece.place] = piece.scores.movedim(0, -1)
-        _decide(layer.labels[:, first - layer.start : stop - layer.start], means, taps, out)
+            target, scores = means[piece.place], piece.scores.movedim(0, -1)
+            if self._planes is not None:
+                target.copy_(scores)
+            else:  # for 60 classes most of the time would go into the scores of voxels that agree
+                at = near[piece.place].nonzero(as_tuple=True)
+                target[at] = scores[*(each.to(scores.device) for each in at)].to(target)
+        _decide(coarse, means, taps, out)
         if self._planes is not None:
             for plane, scores in enumerate(_interpolated(means.movedim(-1, 0), taps)):
                 self._planes(self._axes[0], self._done + plane, scores, out[:, plane])
@@ -228,30 +235,45 @@ class RegridSink(Sink):
 
 
 def _dtype(classes: int) -> torch.dtype:
-    """Integer type of labels, with one extra value for undecided ones."""
+    """Integer type of labels, with one extra value, `_unsure`, for undecided ones."""
     return torch.uint8 if classes < 256 else torch.int16
 
 
-def _decide(labels: Tensor, means: Tensor, taps: Sequence[Taps], out: Tensor) -> None:
-    """Fill `out` (L, d', h', w') with the labels of the interpolated scores.
+def _unsure(labels: Tensor) -> int:
+    return 255 if labels.dtype == torch.uint8 else -1
 
-    labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1. means: (d, h, w, K) scores.
+
+def _certain(labels: Tensor, taps: Sequence[Taps]) -> tuple[Tensor, Tensor]:
+    """What voxels that agree decide between them, `_unsure` elsewhere; and (d, h, w) bool, whose scores decide there.
+
+    labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1.
     """
-    unsure = 255 if labels.dtype == torch.uint8 else -1
     least, most = labels, labels
     for axis, each in enumerate(taps, start=1):
         if each.linear:
             pair = [(slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None))]
             least = torch.minimum(*(least[side] for side in pair))
             most = torch.maximum(*(most[side] for side in pair))
-    coarse = torch.where(least == most, least, unsure)
+    near = (least != most).any(0)
+    for axis, each in enumerate(taps):
+        if each.linear:
+            blank = torch.zeros_like(near.narrow(axis, 0, 1))
+            near = torch.cat([near, blank], axis) | torch.cat([blank, near], axis)
+    return torch.where(least == most, least, _unsure(labels)), near
+
+
+def _decide(coarse: Tensor, means: Tensor, taps: Sequence[Taps], out: Tensor) -> None:
+    """Fill `out` (L, d', h', w') with the labels of the interpolated scores.
+
+    coarse: as `_certain` gives it. means: (d, h, w, K) scores, of the voxels whose scores decide at least.
+    """
     for axis, each in ((3, taps[2]), (2, taps[1])):
         # The last voxel lies in the last pair of source voxels; all others in the pair that their lower one begins.
         coarse = coarse.index_select(axis, _on(np.minimum(each.low, coarse.shape[axis] - 1), coarse.device))
     pairs = zip(taps[0].low.tolist(), taps[0].high.tolist(), strict=True)
     for (low, high), planes in groupby(enumerate(pairs), key=itemgetter(1)):
         cells = coarse[:, min(low, coarse.shape[1] - 1)]
-        row, column = (cells == unsure).any(0).nonzero(as_tuple=True)
+        row, column = (cells == _unsure(cells)).any(0).nonzero(as_tuple=True)
         sides = dict.fromkeys((low, high) if len(row) else ())
         values = [_between(means, plane, row, column, taps[1], taps[2]) for plane in sides]
         for plane, _ in planes:

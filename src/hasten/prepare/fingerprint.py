@@ -48,8 +48,6 @@ class _Sampled:
     highs: list[float]
     voxels: list[np.ndarray]
     foreground: list[np.ndarray]
-    class_shares: dict[int, float]
-    """Class index to its share of the case's voxels."""
     profiles: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
     num_voxels: int
     box_mm: Spacing | None
@@ -102,8 +100,6 @@ def take_fingerprint(
         for c in channels
     ]
     labelled = [_foreground_statistics([s.foreground[c] for s in sampled], whole[c]) for c in channels]
-    values = sorted(case_set.labels)
-    with_label = [s for s in sampled if s.class_shares]
     boxes = [s.box_mm for s in sampled if s.box_mm is not None]
     names = (case_set.modality,) if len(channels) == 1 else case_set.channels
     thresholds = [
@@ -122,16 +118,9 @@ def take_fingerprint(
         sampled_cases=count,
         intensity=_by_statistic(whole),
         foreground_intensity=_by_statistic(labelled),
-        class_voxels={
-            value: float(np.mean([s.class_shares.get(index, 0.0) for s in with_label])) if with_label else 0.0
-            for index, value in enumerate(values)
-        },
-        class_cases={
-            value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
-        },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
         foreground_box=triple(np.median(boxes, axis=0).tolist()) if boxes else (0.0, 0.0, 0.0),
-        kept_dice=_mean_kept([s.kept_dice for s in sampled], values),
+        kept_dice=_mean_kept([s.kept_dice for s in sampled], sorted(case_set.labels)),
         misplaced={str(path): distance for path, distance in beside.items()},
     )
 
@@ -218,11 +207,8 @@ def _sample(case: Case, case_set: CaseSet, *, compare_grids: bool) -> _Sampled:
             box_mm = triple(side * mm for side, mm in zip(labelled.shape, spacing, strict=True))
             kept_dice = _kept_dice(np.pad(labelled, _MARGIN), spacing) if compare_grids else {}
     label = None if volume is None else volume.reshape(-1)
-    shares: dict[int, float] = {}
     where = np.empty(0, np.int64)
     if label is not None:
-        counts = np.bincount(label, minlength=len(case_set.labels))
-        shares = {index: float(count) / label.size for index, count in enumerate(counts)}
         where = np.flatnonzero(label if case_set.ignore is None else (label > 0) & (label != IGNORED))
         where = where[:: max(1, len(where) // _VOXELS)]
     flat = [channel.reshape(-1) for channel in image.array]
@@ -232,7 +218,6 @@ def _sample(case: Case, case_set: CaseSet, *, compare_grids: bool) -> _Sampled:
         highs=[float(channel.max()) for channel in flat],
         voxels=[channel[::stride].astype(np.float32) for channel in flat],
         foreground=[channel[where].astype(np.float32) for channel in flat],
-        class_shares=shares,
         profiles=[max_profiles(channel) for channel in image.array],
         num_voxels=flat[0].size,
         box_mm=box_mm,

@@ -78,7 +78,12 @@ _TONES = {"finished": "good", "target_reached": "good", "failed": "bad", "interr
 
 
 def _status(run: Run) -> Markup:
-    return badge(run.status.replace("_", " "), _TONES.get(run.status, ""))
+    return badge(_words(run.status), _TONES.get(run.status, ""))
+
+
+def _words(name: str) -> str:
+    """A status, or a part of a run's time, for readers."""
+    return {"time_up": "time is up", "read_plan": "read and plan"}.get(name, name.replace("_", " "))
 
 
 KIND = "training report"
@@ -267,7 +272,7 @@ def _time(run: Run) -> Section:
     if total - covered > 0.001 * total:
         seconds["other"] = total - covered
     colors = tuple({**PARTS, "other": "--rest"}.get(name, "--muted") for name in seconds)
-    bar = Bar(tuple((name.replace("_", " "), value) for name, value in seconds.items()), colors=colors)
+    bar = Bar(tuple((_words(name), value) for name, value in seconds.items()), colors=colors)
     return Section(title, bar=bar, note=f"Shares are of {words.duration(sum(seconds.values()))} in all.")
 
 

@@ -84,7 +84,8 @@ def read_run(folder: Path) -> Run:
     """
     if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
         remedy = "give the directory that a training run wrote"
-        raise ValueError(f"{folder}: holds neither summary.json nor metrics.jsonl; {remedy}")
+        found = "holds neither summary.json nor metrics.jsonl" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{folder}: {found}; {remedy}")
     notes: list[str] = []
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)

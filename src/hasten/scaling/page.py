@@ -90,7 +90,6 @@ def write(analysis: Analysis, out: Path) -> Path:
         _speed(analysis),
         quality(analysis),
         *(_losses(analysis, by_time=by_time) for by_time in (False, True)),
-        _runs(analysis),
         Section("Notes", text="\n\n".join(analysis.notes)) if analysis.notes else None,
     )
     page = Page(
@@ -156,25 +155,6 @@ def quality(analysis: Analysis) -> Section | None:
     note = f"Higher is better. Falls of more than {analysis.drop:g} are reported.{bars}"
     title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
     return Section(title, charts=(chart,), keys=_strategies(analysis), note=note)
-
-
-def _runs(analysis: Analysis) -> Section:
-    columns = ("Run", "Strategy", "Workers", "Seed", "Epoch", "Total", "Peak learning rate", analysis.metric, "Threads")
-    lines = tuple(
-        (
-            log.source,
-            log.strategy,
-            str(log.world),
-            str(log.seed),
-            words.short_duration(log.epoch_s(analysis.epoch)),
-            words.duration(log.total_s),
-            words.DASH if log.rate is None else f"{log.rate:g}",
-            words.score(log.metric),
-            str(log.machine.get("threads") or words.DASH),
-        )
-        for log in analysis.logs
-    )
-    return Section("Every run", table=Table(columns, lines, numeric=tuple(range(2, len(columns)))))
 
 
 def _several(analysis: Analysis) -> bool:

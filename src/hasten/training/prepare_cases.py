@@ -18,6 +18,7 @@ from hasten.prediction.foreground import check_labelled, training_range
 from hasten.training.choose.autotune import Group
 from hasten.training.plan import RunPlan
 from hasten.training.ranks import share_of
+from hasten.training.time_limit import limit_as_given
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ def _within(planned: RunPlan, clock: Clock) -> Tick:
             due = clock.elapsed + PLAIN_EVERY
         if clock.left(limit) < 0:
             needed = begin + (clock.elapsed - begin) * total / max(1, done)
+            setting, value = limit_as_given(planned.config.train)
             raise ValueError(
-                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; all take "
-                f"about {needed:.0f} s. Run the same command again, which continues there, or raise train.max_seconds"
+                f"{setting}={value}: the time was up when {done} of {total} cases were prepared; all take about "
+                f"{needed:.0f} s. Run the same command again, which continues there, or raise {setting}"
             )
 
     return tick

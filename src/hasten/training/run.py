@@ -27,7 +27,7 @@ from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, 
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
-from hasten.kernels.use import try_triton_ahead
+from hasten.kernels.use import try_triton_ahead, use_triton
 from hasten.nets.cpu.library import build_ahead
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock, Spent
@@ -115,7 +115,8 @@ def train(
     clock, world = Clock(started, progress.tell if progress else None), detect_world()
     device = pick_device(config.train.device, world)
     build_ahead()
-    try_triton_ahead(device, on=config.train.fused_kernels is not False)
+    if config.train.fused_kernels is not False:
+        try_triton_ahead(device)
     with (
         current_device(device),
         process_group(world, config.distribute, device),
@@ -129,6 +130,7 @@ def train(
                 run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
                 summary = _train(config, Path(out), resume, progress, strategy, device, clock, reserve_s)
         finally:
+            use_triton(True)  # the plan may have turned it off
             strategy.close()
     return Summary(summary)
 

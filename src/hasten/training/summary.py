@@ -19,6 +19,7 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS, SUMMARY_JSON, write_json
 from hasten.prediction.infer import Inference, infer_labels
 from hasten.training.components import LoopComponents, RunComponents
 from hasten.training.loop import Loop
+from hasten.training.time_limit import limit_as_given
 
 _PARTS = ("import", "read_plan", "prepare", "tune", "compile", "train", "wait_for_data", "validate", "checkpoint")
 """Entries that the seconds of every summary have behind the total, in this order."""
@@ -69,8 +70,7 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
     if loop.status == "interrupted":
         return []
     train, doubts = components.train, list[str]()
-    limit = "train.budget" if train.budget is not None else "train.max_seconds"
-    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit})"
+    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit_as_given(train)[0]})"
     if loop.done < _FEW_STEPS:
         doubts.append(f"{loop.done} steps are too few to learn from: give the run {more}")
     if best is not None and best < _NEAR_0 and metric != "mean_auc":

@@ -22,8 +22,6 @@ FINGERPRINT = Fingerprint(
     sampled_cases=1,
     intensity={},
     foreground_intensity={},
-    class_voxels={},
-    class_cases={},
     crop_fraction=1.0,
 )
 

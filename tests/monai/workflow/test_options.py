@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections import OrderedDict, UserDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -53,6 +54,39 @@ def test_bf16_on_a_cpu_has_its_loss_in_float32(settings: dict[str, Any]) -> None
     assert trainer.scaler is not None
     assert not trainer.scaler.is_enabled()
     assert trainer.scaler.get_scale() == 1
+
+
+class Two(NamedTuple):
+    main: torch.Tensor
+    aux: torch.Tensor
+
+
+class Named(dict[str, torch.Tensor]):
+    pass
+
+
+@pytest.mark.parametrize("meta", [False, True])
+@pytest.mark.parametrize("form", [Two, Named, UserDict, OrderedDict])
+def test_outputs_of_any_kind_reach_the_loss_in_float32_and_leave_without_their_graph(form: Any, meta: bool) -> None:
+    class Net(nn.Conv2d):
+        def forward(self, image: torch.Tensor) -> Any:
+            scores = super().forward(image)
+            return Two(scores, scores) if form is Two else form(main=scores, aux=scores)
+
+    def main(output: Any) -> torch.Tensor:
+        scores: torch.Tensor = output[0] if form is Two else output["main"]
+        return scores
+
+    def watched(output: Any, label: torch.Tensor) -> torch.Tensor:
+        assert main(output).dtype == torch.float32
+        return loss(main(output), label)
+
+    net = Net(1, 2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    given: dict[str, Any] = {"precision": "bf16", "decollate": False}
+    trainer = SupervisedTrainer("cpu", 1, batches(meta=meta), net, optimizer, watched, **given)
+    trainer.run()
+    assert not main(trainer.state.output["pred"]).requires_grad
 
 
 def test_amp_alone_on_a_cpu_does_nothing_as_in_monai() -> None:

@@ -65,6 +65,7 @@ def agree(result: Tensor, wanted: Tensor, scores: Tensor) -> None:
             (DiceFocalLoss, {}),
             (DiceFocalLoss, {"gamma": 1.5, "lambda_dice": 0.3, "lambda_focal": 2.0}),
             (TverskyLoss, {"alpha": 0.3, "beta": 0.7}),
+            (TverskyLoss, {"smooth_nr": 0.1, "smooth_dr": 1.0}),
             (TverskyLoss, {"ignore_index": 1}),
         ]
     ),

@@ -84,7 +84,7 @@ def test_the_results_do_not_depend_on_the_number_of_threads() -> None:
 def test_a_label_that_is_no_class_is_refused(value: int) -> None:
     label = torch.zeros(1, 1, 4, 5, dtype=torch.int64)
     label[0, 0, 2, 3] = value
-    with pytest.raises(IndexError, match="a label is none of the classes"):
+    with pytest.raises(IndexError, match="a label is none of the classes; the network needs an output for each"):
         soft_counts(torch.randn(1, 3, 4, 5), label, surprised=True)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasten.observe.monitor.alerts import alerts_of_ranks
 from hasten.observe.monitor.recording import (
     Gpu,
     Host,
@@ -42,6 +43,24 @@ def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
     write(path, series(1, start=5), after=[{"kind": "stop"}])
     (recording,) = recordings(tmp_path)
     assert (recording.is_open, len(recording.samples), recording.damaged) == (False, 6, 0)
+
+
+@pytest.mark.parametrize(("before", "after", "ranks"), [(2, 1, [0]), (1, 2, [0, 1])])
+def test_a_run_that_goes_on_with_fewer_or_more_processes_has_no_straggler(
+    tmp_path: Path, before: int, after: int, ranks: list[int]
+) -> None:
+    """The one that began had 2 processes at 0.1 s a step, or one at 0.2 s, for longer than it has gone on since."""
+    for begin, seconds, world_size in ((0, 90, before), (80, 20, after)):  # killed at 90 s, saved at 80 s
+        for rank in range(world_size):
+            path = tmp_path / ("monitor-rank1.jsonl" if rank else "monitor.jsonl")
+            samples = series(seconds, start=begin, step_s=0.2 / world_size)
+            write(path, samples, before=[start(rank=rank, world_size=world_size)])
+    found = recordings(tmp_path)
+    assert [each.rank for each in found] == ranks
+    assert alerts_of_ranks({each.rank: each.samples for each in found}) == []
+    path = tmp_path / "monitor.jsonl"
+    of_end = path.stat().st_size - path.read_bytes().rindex(b"\n", 0, -2000)
+    assert [each.rank for each in recordings(tmp_path, of_end)] == ranks
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])

@@ -160,7 +160,7 @@ def test_ranks_and_alerts_and_notes(run: Path) -> None:
     for rank in range(3):
         name = f"monitor-rank{rank}.jsonl" if rank else "monitor.jsonl"
         samples = series(90, step_s=0.6 if rank == 1 else 0.3)
-        write(run / name, samples, before=[start(rank=rank), {"kind": "note", "text": "the same note"}])
+        write(run / name, samples, before=[start(rank=rank, world_size=3), {"kind": "note", "text": "the same note"}])
     age(run, 1)
     text = shown(run)
     assert text.count("! ") == 1

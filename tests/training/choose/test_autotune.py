@@ -19,7 +19,7 @@ from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
 from hasten.runtime.measure import Probe
-from hasten.runtime.variant import Variant, VariantTimes
+from hasten.runtime.variant import Variant, VariantTimes, variant_of
 from hasten.training.choose import autotune
 from hasten.training.choose.autotune import choose_compiled, choose_variant, probe_of
 from hasten.training.choose.experiments import Experiments
@@ -79,8 +79,6 @@ def planned(
         sampled_cases=3,
         intensity=statistics,
         foreground_intensity=statistics,
-        class_voxels={},
-        class_cases={},
         crop_fraction=1.0,
     )
     config = RunConfig(
@@ -152,6 +150,21 @@ def test_what_is_open_is_measured(
     assert [str(variant) for variant in allowed] == variants
     assert (result.precision, result.channels_last) == (allowed[-1].precision, allowed[-1].channels_last)
     assert {each.set_by for name, each in engaged.items() if name.replace("-", "_") in settings} <= {"user"}
+
+
+@pytest.mark.parametrize(
+    ("given", "measured", "kept"),
+    [(None, False, None), (None, True, True), (False, False, False), (True, True, True), (True, False, None)],
+)
+def test_only_the_users_false_turns_all_kernels_off(
+    tmp_path: Path, given: bool | None, measured: bool, kept: bool | None
+) -> None:
+    """It is what a run and its resumption ask `use_triton` by, and a network without kernels has a loss with them."""
+    run = planned(tmp_path, device="cuda", fused_kernels=given)
+    variant = Variant(precision="bf16", channels_last=measured, fused_kernels=measured)
+    settled = autotune.with_variant(run, variant)
+    assert settled.config.train.fused_kernels is kept
+    assert variant_of(settled.config.train) == variant
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +192,8 @@ def test_a_run_with_a_budget_goes_on_as_it_was_planned(source: Path, tmp_path: P
     hasten.train(config_of(source, "train.budget=10min", *small), out)
     assert json.loads((out / "plan.json").read_text())["decisions"]["train.max_seconds"]["value"] == 600
     before = load_run(out / "run.yaml")
-    again = hasten.train(replace(before, train=replace(before.train, steps=6)), out, resume=True)
+    longer = load_run(out / "run.yaml", ["train.steps=6", "train.max_seconds=900"])
+    again = hasten.train(longer, out, resume=True)
     assert again["steps"] == 6
+    assert load_run(out / "run.yaml").train.max_seconds == 900
     assert load_run(out / "run.yaml").network.channels == before.network.channels

@@ -17,7 +17,8 @@ from hasten.nets.cpu.library import library
 
 log = logging.getLogger(__name__)
 
-_FAILURES = {1: (MemoryError, "no memory for sums"), 2: (IndexError, "a label is none of the classes")}
+_NO_CLASS = "a label is none of the classes; the network needs an output for each label value, from 0 to the highest"
+_FAILURES = {1: (MemoryError, "no memory for sums"), 2: (IndexError, _NO_CLASS)}
 """Errors by what a function returns."""
 
 

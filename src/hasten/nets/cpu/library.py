@@ -46,7 +46,8 @@ def build_ahead() -> None:
 
 
 def _build_for_cpu() -> None:
-    with suppress(OSError, ValueError, subprocess.SubprocessError):  # `library` raises them again
+    # `library` raises these again, but for the RuntimeError, with which threads refuse work once the program ends.
+    with suppress(OSError, ValueError, RuntimeError, subprocess.SubprocessError):
         if driver_version() is None:
             library()
 

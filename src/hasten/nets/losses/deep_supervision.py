@@ -45,7 +45,9 @@ def heads_of(output: Tensor | Sequence[Tensor], target: Tensor) -> Sequence[Tens
 
 def nearest(target: Tensor, size: Sequence[int]) -> Tensor:
     """The target (B, C, ...) at the voxel nearest to each of a grid of `size`: torch's mode "nearest-exact"."""
-    if tuple(target.shape[2:]) == tuple(size):
-        return target
+    sides = list(zip(target.shape[2:], size, strict=True))
+    if all(side % length == 0 for side, length in sides):  # a view; a float copy of large patches takes 20 ms on a CPU
+        places = [slice(side // length // 2, None, side // length) for side, length in sides]
+        return target[(slice(None), slice(None), *places)]
     # A class index is exact in float32; no integer but uint8 can be interpolated.
     return F.interpolate(target.float(), size=list(size), mode="nearest-exact").to(target.dtype)

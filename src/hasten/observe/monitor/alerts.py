@@ -49,7 +49,9 @@ def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]]) -> list[Alert]:
     for rank, samples in sorted(ranks.items()):
         for alert in alerts_of(samples, rank=rank, world_size=len(ranks)):
             by_subject.setdefault((alert.kind, alert.subject), alert)
-    return [*by_subject.values(), *straggler({rank: pace(samples) for rank, samples in ranks.items()})]
+    # Processes before the last may have been more or fewer, and so slower or faster.
+    last = {rank: [each for each in samples if each.process == samples[-1].process] for rank, samples in ranks.items()}
+    return [*by_subject.values(), *straggler({rank: pace(samples) for rank, samples in last.items()})]
 
 
 def sentences(alerts: Sequence[Alert]) -> list[str]:

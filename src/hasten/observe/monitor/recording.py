@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
+from hasten.observe.values import integer
+
 MONITOR_JSONL = "monitor.jsonl"
 RECENT = 1800
 """Samples that the alerts of a running monitor look at: half an hour, where there is one a second."""
@@ -123,13 +125,25 @@ class MonitorRecording:
     """Whether the last process that recorded did not end its recording: it runs, or was killed."""
     damaged: int
     """Lines that could not be used."""
+    world_size: int | None = None
+    """Processes of the last start; None where that is not in what was read."""
 
 
 def recordings(folder: Path, tail: int | None = None) -> list[MonitorRecording]:
-    """Recordings of a run directory, by rank; empty if there is none. tail: as `read_records` takes it."""
+    """Recordings of a run directory, by rank; empty if there is none. tail: as `read_records` takes it.
+
+    Of a run that was resumed by fewer processes, those of the ranks that it still has.
+    """
     named = [(path, _RANK.fullmatch(path.name)) for path in folder.glob("monitor*.jsonl")]
     ranks = sorted((int(match[1] or 0), path) for path, match in named if match and path.is_file())
-    return [read_recording(path, rank, tail) for rank, path in ranks]
+    found = [read_recording(path, rank, tail) for rank, path in ranks]
+    size = found[0].world_size if found and found[0].rank == 0 else None
+    since = found[0].samples[0].time if found and found[0].samples else 0.0  # in what `tail` leaves
+    return [
+        each
+        for each in found
+        if (size is None or each.rank < size) and not (each.samples and each.samples[-1].time < since)
+    ]
 
 
 def read_recording(path: Path, rank: int = 0, tail: int | None = None) -> MonitorRecording:
@@ -137,7 +151,7 @@ def read_recording(path: Path, rank: int = 0, tail: int | None = None) -> Monito
     records, damaged = read_records(path, tail)
     samples: list[Sample] = []
     notes: dict[str, None] = {}
-    processes, is_open = 0, False
+    processes, is_open, world_size = 0, False, None
     for record in records:
         kind = record.get("kind")
         if kind == "sample":
@@ -151,11 +165,17 @@ def read_recording(path: Path, rank: int = 0, tail: int | None = None) -> Monito
             samples.append(sample)
             is_open = True
         elif kind == "start":
-            processes, is_open = processes + 1, True
+            processes, is_open, world_size = processes + 1, True, integer(record.get("world_size"))
         elif kind == "stop":
             is_open = False
         elif kind == "note" and record.get("text"):
             notes[str(record["text"])] = None
     return MonitorRecording(
-        path=path, rank=rank, samples=tuple(samples), notes=tuple(notes), is_open=is_open, damaged=damaged
+        path=path,
+        rank=rank,
+        samples=tuple(samples),
+        notes=tuple(notes),
+        is_open=is_open,
+        damaged=damaged,
+        world_size=world_size,
     )

@@ -195,8 +195,13 @@ def _short_run(
 
 
 def with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
-    """`planned` with the variant. On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
-    fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
+    """`planned` with the variant, but false `fused_kernels` stay undecided where the user said nothing.
+
+    On a CPU they have no meaning, and the run may be resumed on a GPU; there false would turn all other kernels off.
+    """
+    fused = planned.config.train.fused_kernels
+    if planned.device.type == "cuda" and fused is not False:
+        fused = variant.fused_kernels or None
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
 
