@@ -12,10 +12,9 @@ BENCHMARKS := cache feed engine augment networks predict pathology doctor scale 
 # Compiling modules when they are first imported takes less time than compiling all of them here, one after another.
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
 
-# The oldest supported torch, in an environment of its own.
-OLDEST := .venv-oldest
-OLDEST_READY := $(OLDEST)/.ready
-OLDEST_TORCH := torch==2.10.0
+# The oldest supported torch, and the newest that pip finds, as `pip install .` does: each in an environment of its own.
+TORCH_oldest := torch==2.10.0
+TORCH_newest := torch>=2.14
 
 # Test files are dealt out to so many processes: one more than CI has cores, as many tests wait for processes of theirs.
 JOBS ?= 3
@@ -33,7 +32,8 @@ DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
-.PHONY: help setup lint docs docs-links test test-all test-oldest horovod nnunet gpu-dry wheel demo bench clean
+.PHONY: help setup lint docs docs-links test test-all test-oldest test-newest horovod nnunet gpu-dry wheel \
+	demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -42,7 +42,8 @@ help:
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
 	@echo "make test      lint, documentation and the fast tests"
 	@echo "make test-all  lint and every test, the slow ones too"
-	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(OLDEST)"
+	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(VENV)-oldest"
+	@echo "make test-newest  the same with the newest torch, in $(VENV)-newest (remove it to take a newer one)"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
@@ -100,14 +101,14 @@ nnunet: $(READY)
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
 
-$(OLDEST_READY): pyproject.toml
-	$(PYTHON) -m venv $(OLDEST)
-	echo $(OLDEST_TORCH) > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install -c $(OLDEST)/constraints.txt -e '.[dev]'
+$(VENV)-oldest/.ready $(VENV)-newest/.ready: $(VENV)-%/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-$*
+	echo '$(TORCH_$*)' > $(VENV)-$*/constraints.txt
+	$(VENV)-$*/bin/python -m pip install --no-compile -c $(VENV)-$*/constraints.txt -e '.[dev]'
 	@touch $@
 
-test-oldest: $(OLDEST_READY)
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile
+test-oldest test-newest: test-%: $(VENV)-%/.ready
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 $(DRY_READY): pyproject.toml
 	$(PYTHON) -m venv $(DRY)
