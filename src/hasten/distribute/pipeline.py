@@ -308,7 +308,12 @@ class StageModule(nn.Module):
         with self.precision():
             outputs = interpreter.run(*inputs)
             # The pipeline checks strides, and sender and receiver must agree; this also computes a deferred norm.
-            return tree_map_only(Tensor, lambda value: value.contiguous(), outputs)
+            # One that passes through is a tensor of its own: torch 2.10 detaches outputs in place.
+            return tree_map_only(
+                Tensor,
+                lambda value: value.clone() if any(value is each for each in inputs) else value.contiguous(),
+                outputs,
+            )
 
 
 Form = tuple[tuple[int, ...], torch.dtype, bool]
