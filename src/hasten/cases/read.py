@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,8 @@ from hasten.cases.formats import lacks_position, read_file, read_file_header
 from hasten.cases.labels import read_label_values, to_class_index
 from hasten.cases.types import Case, CaseSet, Shape, Volume
 from hasten.config.patterns import first_few
+
+log = logging.getLogger(__name__)
 
 _SAME, _FAR = 0.01, 0.25
 """Distances of corners, in voxels: up to which grids count as one, as tools round affines differently, and beyond which
@@ -116,6 +119,13 @@ def refuse_misplaced(beside: Mapping[Path, float], source: Path) -> None:
             f"{source}: the affine of {len(far)} file{' differs' if len(far) == 1 else 's differ'} from that of the "
             f"first image of the case, in voxels at a corner: {first_few(far)}; {_REMEDY.format('them')}."
         )
+
+
+def warn_misplaced(beside: Mapping[Path, float], what: str, reference: str) -> None:
+    """Log `misplaced_files`, which are `what`, and how far they lie beside their `reference`; nothing without any."""
+    if beside:
+        farthest = f"those of {reference}, by up to {max(beside.values()):.2g} voxels"
+        log.warning("the corners of %d %s lie beside %s: %s", len(beside), what, farthest, first_few(beside))
 
 
 def check_num_channels(count: int, case: Case, case_set: CaseSet) -> None:

@@ -14,7 +14,7 @@ from hasten.cases.formats import named_files, read_file_header
 from hasten.cases.image_folders import has_layout, nearest, side_by_side, similar_names
 from hasten.cases.labels import find_values, name_values
 from hasten.cases.nnunet import declared_classes
-from hasten.cases.read import check_affine
+from hasten.cases.read import check_affine, warn_misplaced
 from hasten.cases.sources import find_listing
 from hasten.checkpoint.weights import read_model
 from hasten.config.patterns import first_few, listing
@@ -106,13 +106,7 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
             "dataset.json) only the predicted cases are looked at"
         )
         raise ValueError(f"{listing(problems, f'{count} cases cannot be compared')}; {remedy}")
-    if beside:
-        log.warning(
-            "the corners of %d predictions lie beside those of their label map, by up to %.2g voxels: %s",
-            len(beside),
-            max(beside.values()),
-            first_few(beside),
-        )
+    warn_misplaced(beside, "predictions", "their label map")
     if run is not None:
         content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}

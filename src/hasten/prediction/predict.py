@@ -16,11 +16,11 @@ import numpy as np
 
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, named_files, read_file_header, stem
-from hasten.cases.read import check_finite, misplaced_files, read_image
+from hasten.cases.read import check_finite, misplaced_files, read_image, warn_misplaced
 from hasten.cases.types import Case, Volume, is_flat
 from hasten.checkpoint.recorded_split import trained_on
 from hasten.checkpoint.weights import run_of
-from hasten.config.patterns import SHOWN, first_few, listing
+from hasten.config.patterns import SHOWN, listing
 from hasten.config.schema import PrepareConfig
 from hasten.files import size_of
 from hasten.prediction.ensemble import Member, read_members, with_infer
@@ -44,6 +44,8 @@ from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
 from hasten.runtime.core_follower import cores_followed
 from hasten.runtime.device import current_device
+
+log = logging.getLogger(__name__)
 
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 
@@ -87,13 +89,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     for case in cases:
         if len(case.image) > 1:
             told |= misplaced_files(case, read_file_header(case.image[0]))
-    if told:
-        log.warning(
-            "the corners of %d files lie beside those of the first image of their case, by up to %.2g voxels: %s",
-            len(told),
-            max(told.values()),
-            first_few(told),
-        )
+    warn_misplaced(told, "files", "the first image of their case")
     return cases
 
 
@@ -148,8 +144,6 @@ def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_di
         )
     return None
 
-
-log = logging.getLogger(__name__)
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
