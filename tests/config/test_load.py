@@ -24,7 +24,7 @@ def test_dump_loads_back_equal(tmp_path: Path) -> None:
             source="/näme: #1", classes={"a b": 255}, split=SplitConfig(by="list", validation=("1e3", "no"))
         ),
         prepare=PrepareConfig(orientation=None, spacing=(1e-9, 1.0, 1e4), window=((-1e6, 0.1), None)),
-        sample=SampleConfig(patch=(8, 9, 10), flip_prob=(0.0, 1.0, 1 / 3), compile=False),
+        sample=SampleConfig(patch=(8, 9, 10), flip_prob=(0.0, 1.0, 1 / 3)),
         network=NetworkConfig(name="net.py:Net", args={"width": [1, 2.5, None, "x"]}),
         train=TrainConfig(steps=10**9, learning_rate=1e-9, device="cuda:1", max_seconds=0.5),
     )

@@ -53,7 +53,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
     wanted = dataclasses.replace(make().train, learning_rate=settled.train.learning_rate, capture=False)
     assert settled.train == wanted
     assert undecided(settled) == []
-    assert None not in (settled.train.precision, settled.train.compile, settled.sample.compile, settled.data.split.by)
+    assert None not in (settled.train.precision, settled.train.compile, settled.data.split.by)
 
 
 def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -52,7 +52,6 @@ RUN_RULES: Rules = {
         "are numbered by step times batch size, so that a part of an epoch is skipped or repeated once",
         auto=True,
     ),
-    "sample.compile": Rule("machine", auto=True),
     "sample.*": Rule("training", auto=True),
     "augment.digest": Rule("training", "the chain's source is another one", auto=True),
     "augment.*": _TRAINING,

@@ -161,8 +161,6 @@ class SampleConfig:
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
-    compile: bool | None = None
-    """Compile the batch program's costly operations on a CPU; None does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -83,8 +83,6 @@ class ColourConfig:
     rotate90_prob: Share = 0.75
     zoom_prob: Share = 0.5
     zoom_range: Range = (0.9, 1.1)
-    compile: bool = False
-    """Compile it: on a GPU the whole, on a CPU its costly steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

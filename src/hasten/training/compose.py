@@ -157,7 +157,7 @@ def compose_run(
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program, which needs the final size of a batch.
-        planned, program, found = choose_program(
+        program, found = choose_program(
             planned, arena, share_of(planned, strategy), rank_cases, experiments=experiments, step_seconds=step_seconds
         )
         accelerators |= found

@@ -186,7 +186,7 @@ def test_budgets_that_are_refused(source: Path, overrides: tuple[str, ...], mess
 
 
 def test_a_run_with_a_budget_goes_on_as_it_was_planned(source: Path, tmp_path: Path) -> None:
-    small = ("sample.patch=[8, 16, 16]", "network.strides=[[2, 2, 2]]", "sample.compile=false", "train.precision=fp32",
+    small = ("sample.patch=[8, 16, 16]", "network.strides=[[2, 2, 2]]", "train.precision=fp32",
              "train.channels_last=false", "train.compile=false", "train.steps=4", "train.validate_every=4")  # fmt: skip
     out = tmp_path / "run"
     hasten.train(config_of(source, "train.budget=10min", *small), out)
