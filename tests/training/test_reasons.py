@@ -67,7 +67,7 @@ def test_a_plan(source: Path, tmp_path: Path) -> None:
         assert all(each["set_by"] in ("user", "data", "measured", "default") for each in plan["decisions"].values())
         return {name: (each["value"], each["set_by"]) for name, each in plan["decisions"].items()}
 
-    told, silent = _both(source, tmp_path, decided, "train.max_seconds=null", "prepare.intensity=zscore")
+    told, silent = _both(source, tmp_path, decided, "train.budget=null", "prepare.intensity=zscore")
     assert told == silent
     assert told["prepare.intensity"][1] == "user"
 
@@ -87,12 +87,12 @@ def test_a_run_and_the_rest_of_it(source: Path, tmp_path: Path, monkeypatch: pyt
             json.loads((out / SUMMARY_JSON).read_text())["best"],
         )
 
-    told, silent = _both(source, tmp_path, trained, "train.steps=6")
+    told, silent = _both(source, tmp_path, trained, "train.steps=6", "train.compile=null")
     assert told == silent
     _, first, last, _ = told
     assert first["precision"] == (False, "user")
     # What Hasten settled before the stop is still said to be its own, though run.yaml sets it by now.
-    assert last["compiled network"] == first["compiled network"] == (False, "default")
+    assert last["compiled network"] == first["compiled network"] == (False, "measured")
 
 
 def test_the_doctor_of_a_run(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
