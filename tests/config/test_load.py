@@ -184,5 +184,5 @@ def test_overrides_may_be_a_dict_of_values() -> None:
     assert config.data.source == str(Path.cwd() / "cases")
     assert config.sample.patch == (8, 16, 24)
     assert (config.train.learning_rate, config.network.channels) == (0.5, (8, 16))
-    assert (config.train.budget, config.train.compile) == ("2min", False)
+    assert (config.train.budget, config.train.compile) == (120.0, False)
     assert load_run(overrides="train.steps=5").train.steps == 5

@@ -31,7 +31,6 @@ class Simulated:
     least: float = 0.0
     """Expected seconds of the shortest validation."""
     has_target: bool = False
-    budget: str | None = None
     validate_from: float = 0.0
     repeated: float = 0.1
     """Share of a validation that the report's examples take."""
@@ -145,8 +144,6 @@ def test_validations_take_a_small_share_or_a_half_where_a_target_waits_for_them(
 def test_no_time_to_train_is_an_error_that_says_where_it_went_and_how_much_is_enough() -> None:
     with pytest.raises(ValueError, match=r"train.budget=12s: .*no time .*taken 10 s.*Give at least 16 s"):
         Simulated(seconds=12.0).run()
-    with pytest.raises(ValueError, match=r"train.budget=12s: no time .*Give at least 16 s"):
-        Simulated(seconds=12.0, budget="12s").run()
     enough = Simulated(seconds=15.0)
     enough.run()
     assert (enough.steps > 1, enough.validations) == (True, 1)
