@@ -7,15 +7,13 @@ said in each arm (`benchmarks/augments`). Seconds a batch in the steady state, a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.augments.memory import peak_bytes
 from benchmarks.augments.pace import seconds_a_batch
-from benchmarks.harness import Claim, arguments, busy_machine, finish, in_child, interleave, median_ratio
+from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave, median_ratio
 
 Arm = Callable[[], Iterator[Any]]
 Results = dict[str, list[float]]
@@ -32,13 +30,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     results: Results = {}
     claims: list[Claim] = []
     details: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in given.parts:
-            result, own, message = PARTS[name](rounds, given.quick, Path(folder))
-            results.update(result)
-            claims.extend(own)
-            details[name] = message
-            print(f"{name}: done", flush=True)
+    for name in given.parts:
+        result, own, message = PARTS[name](rounds, given.quick)
+        results.update(result)
+        claims.extend(own)
+        details[name] = message
+        print(f"{name}: done", flush=True)
     bench = "augment" if set(given.parts) == set(PARTS) else f"augment_{'_'.join(given.parts)}"
     settings = {"about": __doc__, "rounds": rounds, "parts": details}
     finish(bench, claims, results, given.out, given.quick, settings=settings, others_before=others)
@@ -52,42 +49,39 @@ def _compare(name: str, arms: dict[str, Arm], rounds: int, batches: dict[str, in
     who = fastest.split("/")[1].removesuffix("_s")
     claims = [
         Claim.at_least(
-            f"{name}: the fastest peer ({who}) takes this many times Hasten's seconds a batch, {kind}",
-            median_ratio(results[fastest], results[f"{name}/hasten_{kind}_s"]), goal,
+            f"{name}: the fastest peer ({who}) takes this many times Hasten's seconds a batch, eager",
+            median_ratio(results[fastest], results[f"{name}/hasten_eager_s"]), 2,
         )
-        for kind, goal in (("compiled", 10), ("eager", 2))
-        if f"{name}/hasten_{kind}_s" in results
     ]  # fmt: skip
     return results, claims
 
 
-def _nnunet(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+def _nnunet(rounds: int, quick: bool) -> tuple[Results, list[Claim], Any]:
     from benchmarks.augments import batchgenerators_arm, monai_arm, own_arm, torchio_arm
     from benchmarks.augments.patches import Nnunet, volumes
 
     work = Nnunet(side=32, batch=2) if quick else Nnunet()
     cases = volumes(6, (work.source + 16,) * 3)
-    eager, compiled = (own_arm.nnunet(cases, work, compile=kind, cache=folder) for kind in (False, True))
+    program = own_arm.nnunet(cases, work)
     arms: dict[str, Arm] = {
         "batchgeneratorsv2": partial(batchgenerators_arm.nnunet, cases, work),
         "monai": partial(monai_arm.nnunet, cases, work),
         "torchio": partial(torchio_arm.nnunet, cases, work),
-        "hasten_eager": partial(own_arm.stream, eager),
-        "hasten_compiled": partial(own_arm.stream, compiled),
+        "hasten_eager": partial(own_arm.stream, program),
     }
     few = 2 if quick else 6
     results, claims = _compare(
         "nnunet", arms, rounds, {arm: 20 if "hasten" in arm and not quick else few for arm in arms}
     )
-    whole = sum(value.nbytes for value in eager(0).values())
-    shares = [(peak_bytes(partial(eager, step)) - whole) / whole for step in range(8)]
+    whole = sum(value.nbytes for value in program(0).values())
+    shares = [(peak_bytes(partial(program, step)) - whole) / whole for step in range(8)]
     results["nnunet/extra_memory_over_batch"] = shares
     text = "nnunet: largest memory beside the batch, over the batch"
     claims.append(Claim.at_most(text, max(shares), 3))
-    return results, claims, {"compiled": compiled.why, "work": str(work)}
+    return results, claims, {"work": str(work)}
 
 
-def _chains(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+def _chains(rounds: int, quick: bool) -> tuple[Results, list[Claim], Any]:
     from benchmarks.augments import monai_arm, own_arm
     from benchmarks.augments.patches import Brats, Spleen, volumes
 
@@ -101,8 +95,7 @@ def _chains(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim
         arms: dict[str, Arm] = {
             "monai": partial(getattr(monai_arm, name), cases, work),
             "monai_threads": partial(getattr(monai_arm, name), cases, work, loader="threads"),
-            "hasten_eager": partial(own_arm.stream, maker(cases, work, compile=False)),
-            "hasten_compiled": partial(own_arm.stream, maker(cases, work, compile=True, cache=folder)),
+            "hasten_eager": partial(own_arm.stream, maker(cases, work)),
         }
         result, own = _compare(name, arms, rounds, dict.fromkeys(arms, 4 if quick else 20))
         results |= result
@@ -110,7 +103,7 @@ def _chains(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim
     return results, claims, {"spleen": str(spleen), "brats": str(brats)}
 
 
-def _tiles(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+def _tiles(rounds: int, quick: bool) -> tuple[Results, list[Claim], Any]:
     from benchmarks.augments import colour_arm, own_arm
     from benchmarks.augments.patches import Tiles, tiles
 
@@ -119,31 +112,14 @@ def _tiles(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim]
     jitter = "torchvision" if colour_arm.has_torchvision() else "stand-in with torchvision's definition"
     arms: dict[str, Arm] = {
         "monai": partial(colour_arm.tiles, images, work),
-        "hasten_eager": partial(own_arm.stream, own_arm.tiles(images, work, compile=False)),
-        "hasten_compiled": partial(own_arm.stream, own_arm.tiles(images, work, compile=True, cache=folder)),
+        "hasten_eager": partial(own_arm.stream, own_arm.tiles(images, work)),
     }
     results, claims = _compare("tiles", arms, rounds, dict.fromkeys(arms, 2 if quick else 6))
     return results, claims, {"work": str(work), "jitter": jitter}
 
 
-def _first(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
-    rows: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
-    for number in range(rounds):
-        cache = folder / f"first{number}"
-        for kind in ("cold", "warm"):
-            rows[kind].append(in_child("benchmarks.augments.first", cache))
-    results = {f"first/{kind}_s": [row["seconds"] for row in result] for kind, result in rows.items()}
-    results["first/import_s"] = [row["import_seconds"] for row in rows["warm"]]
-    median = {kind: sorted(values)[len(values) // 2] for kind, values in results.items()}
-    claims = [
-        Claim.at_most("first batch: seconds with compiled kernels on disk", median["first/warm_s"], 2),
-        Claim.at_most("first batch: seconds where they are compiled first", median["first/cold_s"], 20),
-    ]
-    return results, claims, {kind: result[-1]["why"] for kind, result in rows.items()}
-
-
-PARTS: dict[str, Callable[[int, bool, Path], tuple[Results, list[Claim], Any]]] = {
-    "nnunet": _nnunet, "chains": _chains, "tiles": _tiles, "first": _first,
+PARTS: dict[str, Callable[[int, bool], tuple[Results, list[Claim], Any]]] = {
+    "nnunet": _nnunet, "chains": _chains, "tiles": _tiles,
 }  # fmt: skip
 
 

@@ -116,13 +116,11 @@ def hasten_feed(
     batch_size: int,
     seed: int,
     *,
-    compile: bool = True,
     device: str = "auto",
 ) -> Feed:
-    """A feed of augmented batches of the cases `ids`, prepared (and compiled) before it is returned.
+    """A feed of augmented batches of the cases `ids`, prepared before it is returned.
 
-    `patch` is (D, H, W). Batches go on where the last call's ended. Raises RuntimeError where `compile` is asked for
-    and fails, since the series would be eager.
+    `patch` is (D, H, W). Batches go on where the last call's ended.
     """
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
@@ -139,9 +137,7 @@ def hasten_feed(
         config = CacheConfig(dir=cache, home=home)
         arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
     sample = sample_config(patch, batch_size)
-    program = default_program(arena, sample, STRENGTHS, seed=seed, device=where, compile=compile)
-    if compile and not program.compiled:
-        raise RuntimeError(f"the batch program is not compiled: {program.why}")
+    program = default_program(arena, sample, STRENGTHS, seed=seed, device=where)
     done = 0
 
     def feed(steps: int) -> Iterator[Batch]:
@@ -160,7 +156,6 @@ def default_program(
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    compile: bool = False,
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Program:
     """The default augmentation of all cases of a 3-D arena, with fields of its operations changed by `override`."""
@@ -172,7 +167,7 @@ def default_program(
     chain = default_chain(sample, patch=sample.patch, spatial_dims=3, spacing=spacing)
     chain = dataclasses.replace(chain, ops=with_overrides(chain.ops, override or {}))
     cases = cases_of_arena(arena, 3)
-    return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device, compile=compile)
+    return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device)
 
 
 def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:

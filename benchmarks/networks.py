@@ -96,7 +96,7 @@ def parts_of(data: Path, name: str, scratch: Path, more: Sequence[str] = ()) -> 
     patch = [LARGE.get(name, PATCH)] * 3
     config = load_run(None, [
         f"data.source={data}", f"cache.dir={scratch / 'cache'}", f"sample.patch={patch}", "sample.batch_size=2",
-        "sample.compile=false", "train.compile=false", "train.steps=100", "train.device=cpu", *settings,
+        "train.compile=false", "train.steps=100", "train.device=cpu", *settings,
         *more,
     ])  # fmt: skip
     return prepare_run(config, Clock())

@@ -28,7 +28,7 @@ def main(source: str, steps: int = 100, how: str = "hasten", *settings: str) -> 
     planned = plan_run(hasten.load_run(overrides=[f"data.source={source}", f"train.steps={steps}", *settings]))
     device = planned.device
     arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(device))
-    _, program, _ = choose_program(planned, arena)
+    program, _ = choose_program(planned, arena)
 
     torch.manual_seed(0)
     network = UNet(3, arena.num_channels, arena.num_classes, channels=(8, 16, 32), strides=(2, 2), num_res_units=1).to(

@@ -57,7 +57,7 @@ def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
     with process_group(world, shared, device):
         with local_rank0_first(world, None):
             arena = get_arena(planned.case_set, config.prepare, config.cache, device=str(device))
-        _, program, _ = choose_program(planned, arena, Share(world.rank, world.size))
+        program, _ = choose_program(planned, arena, Share(world.rank, world.size))
         inputs, classes = arena.num_channels, arena.num_classes
         torch.manual_seed(0)
         segmenter = Player(inputs, classes, 1, build_strategy(shared, world), device)

@@ -41,7 +41,7 @@ def main(source: str, steps: int = 100, *settings: str) -> float:
     planned = plan_run(hasten.load_run(overrides=[*wanted, *settings]))
     config, device = planned.config, planned.device
     arena = get_arena(planned.case_set, config.prepare, config.cache, device=str(device))
-    planned, program, _ = choose_program(planned, arena)
+    program, _ = choose_program(planned, arena)
 
     network = my_network(arena.num_channels, arena.num_classes).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)

@@ -16,7 +16,6 @@ SETTINGS = [
     "train.device=cpu",
     "train.precision=fp32",
     "train.channels_last=false",
-    "sample.compile=false",
     "sample.patch=[16, 16, 16]",
     "sample.batch_size=4",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,24 +19,24 @@ from hasten.augment.store import store_of_items
 from hasten.cache.arena import Store
 
 
-def nnunet(cases: Sequence[Case], work: Nnunet, *, compile: bool, cache: Path | None = None) -> Program:
+def nnunet(cases: Sequence[Case], work: Nnunet) -> Program:
     crop = SpatialCrop(size=work.patch)
     chain = nnunet_chain(work.patch, crop=crop, rotate_deg=work.rotate_deg)
-    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch)
 
 
-def spleen(cases: Sequence[Case], work: Spleen, *, compile: bool, cache: Path | None = None) -> Program:
+def spleen(cases: Sequence[Case], work: Spleen) -> Program:
     chain = spleen_chain(work.patch, num_samples=work.samples)
     size = work.cases * work.samples
-    return make_program(chain, CaseSource(store=stored(cases)), batch_size=size, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=size)
 
 
-def brats(cases: Sequence[Case], work: Brats, *, compile: bool, cache: Path | None = None) -> Program:
+def brats(cases: Sequence[Case], work: Brats) -> Program:
     chain = brats_chain(work.patch)
-    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch)
 
 
-def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: Path | None = None) -> Program:
+def tiles(images: Sequence[torch.Tensor], work: Tiles) -> Program:
     jitter = ColorJitter(
         keys=("image",), brightness=work.brightness, contrast=work.contrast, saturation=work.saturation, hue=work.hue
     )
@@ -47,7 +46,7 @@ def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: 
     chain = replace(pathology_chain(), ops=(jitter, *flips, *others))
     rows = [(f"tile {number}", {"image": image.numpy()}) for number, image in enumerate(images)]
     store = store_of_items(rows, ["image"])
-    return make_program(chain, CaseSource(store=store), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=store), batch_size=work.batch)
 
 
 def stored(cases: Sequence[Case]) -> Store:

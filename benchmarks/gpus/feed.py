@@ -40,8 +40,6 @@ QUICK = {"mlperf": Nnunet(side=16, batch=2), "spleen": Nnunet(side=16, batch=2)}
 ENDLESS = 10**9
 BATCHES_WATCHED = 20
 """For waits: some work is done for several batches at once, and so is not in each."""
-COMPILE_SECONDS = 40.0
-"""Kept free for compiling a program."""
 
 
 def measure(sheet: Sheet) -> None:
@@ -51,38 +49,22 @@ def measure(sheet: Sheet) -> None:
 
 
 def workload(sheet: Sheet, name: str, work: Nnunet) -> None:
-    """The program as it is first: compiling takes as long as all the rest."""
     classes = net_named(name, quick=sheet.quick).num_classes - 1
     cases = volumes(2 if sheet.quick else 6, (work.source + 16,) * 3, classes=classes)
-    figures(sheet, name, work, cases, own_program(cases, work, sheet.device, compile=False))
+    program = own_program(cases, work, sheet.device)
+    sheet.attempt(f"{name}: overhead, eager", 4, lambda: overhead(sheet, name, work, program))
     if sheet.cuda:
-        sheet.attempt(f"{name}: compiled", COMPILE_SECONDS, lambda: compiled(sheet, name, work, cases))
+        sheet.attempt(f"{name}: overhead, captured", 6, lambda: captured_overhead(sheet, name, work, cases))
+    sheet.attempt(f"{name}: batches, eager", 4, lambda: batches(sheet, name, work, cases, program))
+    sheet.attempt(f"{name}: waits, eager", 2, lambda: count_waits(sheet, name, work, cases, program))
     claims(sheet, name)
 
 
-def compiled(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
-    program = own_program(cases, work, sheet.device, compile=True)
-    sheet.tell(f"{name}: compiled", program.why)
-    if program.compiled:
-        figures(sheet, name, work, cases, program)
-
-
-def figures(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: Program) -> None:
-    kind = "compiled" if program.compiled else "eager"
-    sheet.attempt(f"{name}: overhead, {kind}", 4, lambda: overhead(sheet, name, work, kind, program))
-    if sheet.cuda and not program.compiled:
-        sheet.attempt(f"{name}: overhead, captured", 6, lambda: captured_overhead(sheet, name, work, cases))
-    sheet.attempt(f"{name}: batches, {kind}", 4, lambda: batches(sheet, name, work, cases, kind, program))
-    sheet.attempt(f"{name}: waits, {kind}", 2, lambda: count_waits(sheet, name, work, cases, kind, program))
-
-
-def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compile: bool, fuse: bool = False) -> Program:
+def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, fuse: bool = False) -> Program:
     """Over the cases in memory of the device."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
     store = stored(cases).to(device)
-    return make_program(
-        chain, CaseSource(store=store), batch_size=work.batch, device=device, compile=compile, fuse=fuse
-    )
+    return make_program(chain, CaseSource(store=store), batch_size=work.batch, device=device, fuse=fuse)
 
 
 def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iterator[Any]:
@@ -90,10 +72,10 @@ def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iter
     return monai_arm.nnunet(there, work, loader="inline")
 
 
-def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: Program) -> None:
+def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: Program) -> None:
     """Milliseconds a batch, the arms in turns."""
     theirs, made = their_batches(cases, work, sheet.device), program.batches(0, ENDLESS)
-    ours = f"hasten {kind}"
+    ours = "hasten eager"
     # Batches differ in what is drawn for them, so that each figure is the mean of some.
     times = turns(
         {"monai": lambda: next(theirs), ours: lambda: next(made)}, sheet.device,
@@ -102,14 +84,14 @@ def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str,
     sheet.keep({f"{name}/batch, monai beside {ours}_ms": times["monai"], f"{name}/batch, {ours}_ms": times[ours]})
 
 
-def count_waits(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: Program) -> None:
+def count_waits(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: Program) -> None:
     """How often the host waits for the card within a batch."""
     if not sheet.cuda:
         sheet.skip(f"{name}: waits", "only a CUDA device says when it is waited for")
         return
     made, theirs = program.batches(0, ENDLESS), their_batches(cases, work, sheet.device)
     waits = [waits_of(lambda: next(made)) for _ in range(BATCHES_WATCHED)]
-    sheet.keep({f"{name}/waits a batch, hasten {kind}": waits[1:]})
+    sheet.keep({f"{name}/waits a batch, hasten eager": waits[1:]})
     sheet.keep({f"{name}/waits a batch, monai": [waits_of(lambda: next(theirs)) for _ in range(4)][1:]})
 
 
@@ -126,7 +108,7 @@ def waits_of(call: Callable[[], object]) -> int:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program) -> None:
+def overhead(sheet: Sheet, name: str, work: Nnunet, program: Program) -> None:
     """Steps on fresh batches over steps on a fixed one."""
     net = net_named(name, quick=sheet.quick)
     rung = next(rung for rung in RUNGS if rung.name == "hasten")
@@ -137,12 +119,12 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program)
         {"floor": lambda: step(image, label, next(number)), "fed": lambda: step(*pair(next(feed)), next(number))},
         sheet.device, rounds=2 if sheet.quick else 7, repeats=1 if sheet.quick else 8, warmup=2,
     )  # fmt: skip
-    keep_overhead(sheet, name, kind, times)
+    keep_overhead(sheet, name, "eager", times)
 
 
 def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
     """The same with the batch, in few kernels, and the step as one CUDA graph, as a long run has them."""
-    program = own_program(cases, work, sheet.device, compile=False, fuse=triton_works(sheet.device))
+    program = own_program(cases, work, sheet.device, fuse=triton_works(sheet.device))
     net = net_named(name, quick=sheet.quick)
     rung = next(rung for rung in RUNGS if rung.name == "hasten captured")
     assert program.segment is not None
@@ -161,18 +143,17 @@ def keep_overhead(sheet: Sheet, name: str, kind: str, times: dict[str, list[floa
 
 
 def claims(sheet: Sheet, name: str) -> None:
-    """Of the step as a run has it: captured; of the compiled program where there is one."""
+    """Of the step as a run has it: captured, where that was measured."""
     result = sheet.results
-    kind = "compiled" if f"{name}/overhead, compiled" in result else "eager"
-    whole = "captured" if f"{name}/overhead, captured" in result else kind
-    over, waits = result.get(f"{name}/overhead, {whole}"), result.get(f"{name}/waits a batch, hasten {kind}")
-    ratio = median_ratio(result.get(f"{name}/batch, monai beside hasten {kind}_ms"),
-                         result.get(f"{name}/batch, hasten {kind}_ms"))  # fmt: skip
+    whole = "captured" if f"{name}/overhead, captured" in result else "eager"
+    over, waits = result.get(f"{name}/overhead, {whole}"), result.get(f"{name}/waits a batch, hasten eager")
+    ratio = median_ratio(result.get(f"{name}/batch, monai beside hasten eager_ms"),
+                         result.get(f"{name}/batch, hasten eager_ms"))  # fmt: skip
     text = f"{name}: step with nnU-Net's augmentation ({whole}) over the step on a fixed batch"
     sheet.claim(
         Claim.at_most(text, median(over) if over else None, GOAL),
-        Claim.at_least(f"{name}: MONAI on the GPU takes this many times the milliseconds a batch, {kind}", ratio, 5),
-        Claim.at_most(f"{name}: waits for the card within a batch, {kind}", max(waits) if waits else None, 0),
+        Claim.at_least(f"{name}: MONAI on the GPU takes this many times the milliseconds a batch, eager", ratio, 5),
+        Claim.at_most(f"{name}: waits for the card within a batch, eager", max(waits) if waits else None, 0),
     )
 
 

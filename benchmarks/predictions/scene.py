@@ -114,7 +114,7 @@ def fitted_run(work: Path, *, spacing: Spacing, window: Triple, channels: tuple[
             f"infer.patch={list(window)}", "network.name=unet", f"network.channels={list(channels)}",
             f"network.strides={[[2, 2, 2]] * (len(channels) - 1)}", "network.num_res_units=1", "train.ema=0",
             f"train.steps={steps}", f"train.validate_every={steps}", "train.learning_rate=0.01",
-            f"train.precision={PRECISION}", "train.channels_last=false", "train.compile=false", "sample.compile=false",
+            f"train.precision={PRECISION}", "train.channels_last=false", "train.compile=false",
             "observe.trackers=[]",
         ])  # fmt: skip
         hasten.train(config, out)

@@ -21,7 +21,6 @@ ARMS = {"one_1_thread": (1, 1), "one_2_threads": (1, 2), "two_1_thread": (2, 1)}
 """Processes, and threads of each."""
 _SETTINGS = (
     "sample.batch_size=4",
-    "sample.compile=false",
     "train.precision=fp32",
     "train.channels_last=false",
     "train.compile=false",

@@ -22,7 +22,7 @@ from hasten.phantoms.organs import write_phantoms
 _STEPS = 1200
 """Longer than all kills take; a line is logged every 6 steps."""
 _SETTINGS = (
-    "sample.patch=[16,16,16]", "sample.batch_size=4", "sample.compile=false", "network.channels=[4,8]",
+    "sample.patch=[16,16,16]", "sample.batch_size=4", "network.channels=[4,8]",
     "network.strides=[[2,2,2]]", "train.compile=false", "train.device=cpu", "train.precision=fp32",
     "train.checkpoint_every=5", f"train.validate_every={_STEPS}", f"train.steps={_STEPS}", "observe.trackers=[]",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from hasten.observe.rundir import METRICS_JSONL, read_jsonl
 
 FAST = (
     "train.steps=4", "network.channels=[4,8]", "sample.batch_size=2", "train.precision=fp32",
-    "train.channels_last=false", "train.compile=false", "sample.compile=false", "train.validate_every=2",
+    "train.channels_last=false", "train.compile=false", "train.validate_every=2",
     "observe.monitor_every=0", "observe.trackers=[]", "train.device=cpu",
 )  # fmt: skip
 """Settings of a training that takes about a second: nothing is measured or compiled."""

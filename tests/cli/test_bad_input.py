@@ -30,7 +30,6 @@ TINY = [
     "train.precision=fp32",
     "train.channels_last=false",
     "train.compile=false",
-    "sample.compile=false",
     "sample.patch=[8, 16, 16]",
     "sample.batch_size=2",
     "sample.affine_prob=0",

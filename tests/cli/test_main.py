@@ -104,7 +104,7 @@ def test_resume_takes_the_runs_own_settings(calls: Calls, data: Path, tmp_path: 
     for words, expected in [
         ((), config),
         ((data,), config),
-        (("train.max_seconds=60",), load_run(out / RUN_YAML, ["train.max_seconds=60"])),
+        (("train.budget=60",), load_run(out / RUN_YAML, ["train.budget=60"])),
     ]:
         calls.clear()
         result = run("train", *words, "--resume", "--out", out)

@@ -59,7 +59,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert config.sample.patch == (16, 16, 16)
     assert config.network.channels == (4, 8, 8)
     assert config.sample.affine_prob == 0.2
-    assert None not in (config.train.precision, config.train.channels_last, config.train.compile, config.sample.compile)
+    assert None not in (config.train.precision, config.train.channels_last, config.train.compile)
     assert summary(out)["status"] == "target_reached"
     assert summary(out)["steps"] == 2
 

@@ -42,5 +42,5 @@ def test_strengths_of_the_default_belong_to_it() -> None:
 
 def test_every_field_of_sample_is_a_strength_or_goes_on_for_all() -> None:
     names = {field.name for field in dataclasses.fields(SampleConfig)}
-    rest = {"patch", "batch_size", "fit_batch", "foreground_prob", "stages", "compile"}
+    rest = {"patch", "batch_size", "fit_batch", "foreground_prob", "stages"}
     assert names == rest | set(OF_DEFAULT)

@@ -21,7 +21,7 @@ observe.monitor_every=1e12 loss.gamma=1e300 loss.name=dicee loss.digest=abc netw
 network.strides=[[1,0,1]] network.dropout=1 network.num_res_units=-1 train.lr_scale={a:0} train.lr_scale={a:.nan}
 train.seed=-1 train.device=gpu train.steps=0 train.learning_rate=0 train.learning_rate=.inf
 train.weight_decay=-1 train.warmup_fraction=1 train.clip_norm=-1 train.ema=1 train.validate_every=0
-train.checkpoint_every=0 train.target=1.1 train.target=0 train.max_seconds=0 train.activations=8 train.budget=2
+train.checkpoint_every=0 train.target=1.1 train.target=0 train.budget=0 train.activations=8
 train.budget=1h30 infer.patch=[0,1,1] infer.overlap=1 infer.batch_size=0 infer.flip_axes=[3]
 """
 IN_RANGE = """

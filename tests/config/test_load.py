@@ -24,9 +24,9 @@ def test_dump_loads_back_equal(tmp_path: Path) -> None:
             source="/näme: #1", classes={"a b": 255}, split=SplitConfig(by="list", validation=("1e3", "no"))
         ),
         prepare=PrepareConfig(orientation=None, spacing=(1e-9, 1.0, 1e4), window=((-1e6, 0.1), None)),
-        sample=SampleConfig(patch=(8, 9, 10), flip_prob=(0.0, 1.0, 1 / 3), compile=False),
+        sample=SampleConfig(patch=(8, 9, 10), flip_prob=(0.0, 1.0, 1 / 3)),
         network=NetworkConfig(name="net.py:Net", args={"width": [1, 2.5, None, "x"]}),
-        train=TrainConfig(steps=10**9, learning_rate=1e-9, device="cuda:1", max_seconds=0.5),
+        train=TrainConfig(steps=10**9, learning_rate=1e-9, device="cuda:1", budget=0.5),
     )
     path = tmp_path / "run.yaml"
     path.write_text(dump_run(config), encoding="utf-8")
@@ -158,7 +158,7 @@ def test_the_field_that_another_tools_word_means_is_named(name: str, field: str)
         ("x: " + "[" * 1000, "not valid YAML: it is nested too deeply"),
         ("x: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
         ("train: {steps: 1:30}", "run.yaml:1: train.steps: must be a valid integer .*'1:30'"),
-        ("train: {max_seconds: 1:30.5}", "run.yaml:1: train.max_seconds: '1:30.5' is no duration"),
+        ("train: {budget: 1:30.5}", "run.yaml:1: train.budget: '1:30.5' is no duration"),
         (
             "data: {split: {by: list, validation: [7]}}",
             r"run.yaml:1: data.split.validation\[0\]: .*text .* quotes",
@@ -184,5 +184,5 @@ def test_overrides_may_be_a_dict_of_values() -> None:
     assert config.data.source == str(Path.cwd() / "cases")
     assert config.sample.patch == (8, 16, 24)
     assert (config.train.learning_rate, config.network.channels) == (0.5, (8, 16))
-    assert (config.train.budget, config.train.compile) == ("2min", False)
+    assert (config.train.budget, config.train.compile) == (120.0, False)
     assert load_run(overrides="train.steps=5").train.steps == 5

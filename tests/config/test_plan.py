@@ -296,7 +296,7 @@ def test_kernels_are_those_of_nnunet(name: str, spacing: Spacing, strides: list[
 
 
 def limited(seconds: float | None) -> RunConfig:
-    return RunConfig(train=TrainConfig(max_seconds=seconds))
+    return RunConfig(train=TrainConfig(budget=seconds))
 
 
 @pytest.mark.parametrize(

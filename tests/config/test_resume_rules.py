@@ -23,7 +23,7 @@ def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
 def test_what_can_and_cannot_change() -> None:
     before = load_run(None, ["data.source=a", "network.channels=[4,8]", "train.steps=9"])
     assert changes_of(before, before, RUN_RULES) == {}
-    free = ["train.steps=12", "sample.batch_size=3", "loss.name=dice", "train.max_seconds=5", "train.precision=bf16"]
+    free = ["train.steps=12", "sample.batch_size=3", "loss.name=dice", "train.budget=5", "train.precision=bf16"]
     free += ["augment.preset=nnunet", "augment.override={Gamma.prob: 0.2}"]
     free += ["cache.home=ram", "infer.overlap=0.25", "observe.trackers=[]", "train.ema=0", "prepare.num_threads=2"]
     for override in free:

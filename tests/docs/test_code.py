@@ -23,7 +23,7 @@ NOT_RUN: dict[str, int] = {}
 
 SMALL = (
     "train.device=cpu", "train.steps=4", "train.precision=fp32", "train.channels_last=false", "train.compile=false",
-    "sample.compile=false", "sample.patch=[16, 16, 16]", "sample.batch_size=2", "network.channels=[4, 8]",
+    "sample.patch=[16, 16, 16]", "sample.batch_size=2", "network.channels=[4, 8]",
     "network.strides=[[2, 2, 2]]", "observe.monitor_every=0", "observe.trackers=[]",
 )  # fmt: skip
 

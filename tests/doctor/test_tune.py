@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def measured_settings(planned: RunPlan, clock: Any) -> tuple[RunPlan, Accelerators, bool]:
         outcome["asked"].append(planned.config.train.precision)
-        sample = replace(planned.config.sample, compile=False)
         settled = with_train(planned, precision="bf16", channels_last=True, compile=False)
-        settled = replace(settled, config=replace(settled.config, sample=sample))
         by = {"precision": "measured", "channels-last": "measured", "compiled network": "default"}
         found = {name: Accelerator(True, set_by, "a reason") for name, set_by in by.items()}  # type: ignore[arg-type]
         return settled, found, outcome["busy"]
@@ -62,7 +59,7 @@ def test_what_was_measured_is_in_the_yaml_and_nothing_else(config: RunConfig, me
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     assert load_run(tmp_path / "out" / "tuned.yaml") == result.config
     assert result.changes == {"train.precision": ("fp32", "bf16"), "train.channels_last": (None, True)}
-    assert (result.config.train.compile, result.config.sample.compile) == (None, None)
+    assert result.config.train.compile is None
     content = json.loads((tmp_path / "out" / "tune.json").read_text())
     assert [change["field"] for change in content["changes"]] == list(result.changes)
     assert content["accelerators"]["precision"]["set_by"] == "measured"

@@ -56,7 +56,7 @@ def test_a_batch_on_the_device_never_waits_and_is_the_hosts() -> None:
 def test_batches_begun_on_the_host_are_finished_on_the_device() -> None:
     host, device = segments(cases_on="cpu")
     assert device.prepared_on_host
-    assert device.source.stages_on_host(0) < len(device.stages)
+    assert device.source.stages < len(device.stages)
     for step, batch in enumerate(Feed(program_of(device), first=2, last=8), start=2):
         assert_the_hosts(batch, host(step))
 

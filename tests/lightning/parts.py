@@ -16,7 +16,6 @@ TINY = (
     "train.precision=fp32",
     "train.channels_last=false",
     "train.compile=false",
-    "sample.compile=false",
     "sample.patch=[16, 16, 16]",
     "sample.batch_size=2",
     "network.channels=[4, 8]",

@@ -39,7 +39,7 @@ def sums(data: Path) -> list[float]:
     """What `Small` would see of Hasten's own feed."""
     planned = plan_run(load_run(overrides=[f"data.source={data}", "train.device=cpu", *TINY]))
     arena = arena_of(planned)
-    program = choose_program(planned, arena)[1]
+    program = choose_program(planned, arena)[0]
     return [
         float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum()) for batch in Feed(program, last=20)
     ]

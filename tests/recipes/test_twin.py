@@ -59,7 +59,7 @@ def test_phantoms_hold_the_recipe_s_classes_and_a_run_that_trains(name: str, tmp
         f"sample.patch={patch}", f"infer.patch={patch}", "network.channels=[4,8]", f"network.strides=[{stride}]",
         "sample.batch_size=2", "train.steps=2", "train.validate_every=2", "train.checkpoint_every=2",
         "train.device=cpu", "train.precision=fp32", "train.compile=false", "train.channels_last=false",
-        "train.learning_rate=0.001", "prepare.spacing=[0,0,0]", "sample.compile=false", "observe.trackers=[]",
+        "train.learning_rate=0.001", "prepare.spacing=[0,0,0]", "observe.trackers=[]",
         "observe.monitor_every=0", f"cache.dir={tmp_path / 'cache'}",
     ])  # fmt: skip
     summary = train(config, tmp_path / "run")

@@ -158,7 +158,7 @@ def test_channels_of_colour_have_its_names(tmp_path: Path, ending: str, names: l
         Image.fromarray(image).save(file) if ending == "png" else tifffile.imwrite(file, image, photometric="rgb")
         Image.fromarray(np.uint8(image[:, :, 0] > 99)).save(tmp_path / f"data/labels/{number}.png")
     config = load_run(overrides=[f"data.source={tmp_path / 'data'}", f"cache.dir={tmp_path / 'cache'}",
-                                 "sample.patch=[1,16,16]", "sample.batch_size=4", "sample.compile=false"])  # fmt: skip
+                                 "sample.patch=[1,16,16]", "sample.batch_size=4"])  # fmt: skip
     assert content(write_batch_page(config, tmp_path / "batch.html"))["channels"] == names
 
 
@@ -171,10 +171,10 @@ def test_patches_are_those_of_the_batch_program(tmp_path: Path, dims: int) -> No
     data = write_phantoms(tmp_path / "data", num_cases=3, shape=(16 if dims == 3 else 1, 32, 32))
     patch = [8, 16, 16] if dims == 3 else [1, 16, 16]
     config = load_run(overrides=[f"data.source={data}", f"cache.dir={tmp_path / 'cache'}", f"sample.patch={patch}",
-                                 "sample.batch_size=4", "sample.compile=false"])  # fmt: skip
+                                 "sample.batch_size=4"])  # fmt: skip
     shown = content(write_batch_page(config, tmp_path / "batch.html"))
     planned = plan_run(config)
-    program = choose_program(planned, arena_of(planned))[1]
+    program = choose_program(planned, arena_of(planned))[0]
     assert len(shown["volumes"]) == 8
     for number, volume in enumerate(shown["volumes"]):
         batch, at = program(number // 4), number % 4

@@ -164,7 +164,7 @@ def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path
         ([], {"worlds": (1, 8)}, r"--worlds 8: there are \d cases to train on"),
         (["data.split.fraction=0.2"], {"worlds": (5,)}, r"--worlds 5: this machine has 4 cores.*--oversubscribe"),
         ([], {"worlds": (3,)}, r"sample\.batch_size: 4 .* 3 processes.*--mode weak"),
-        (["train.max_seconds=5"], {"worlds": (1,)}, r"train\.max_seconds: cuts the slower trainings short"),
+        (["train.budget=5"], {"worlds": (1,)}, r"train\.budget: cuts the slower trainings short"),
         (["distribute.strategy=ddp"], {"worlds": (1,)}, r"distribute\.strategy: --strategies chooses it here"),
     ],
 )

@@ -24,7 +24,6 @@ SMALL = [
     "train.ema=0",
     "train.learning_rate=0.02",
     "train.validate_every=100",
-    "sample.compile=false",
     "sample.batch_size=2",
     "sample.affine_prob=0",
     "sample.noise_prob=0",

@@ -22,7 +22,6 @@ from hasten.training.step import TrainStep
 SETTINGS = (
     "sample.patch=[16,16,16]",
     "sample.batch_size=3",  # 4 cases are trained on: an epoch ends within a batch
-    "sample.compile=false",
     "network.channels=[4,8]",
     "network.strides=[[2,2,2]]",
     "network.num_res_units=1",

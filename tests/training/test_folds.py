@@ -113,7 +113,7 @@ def test_folds_of_one_time_limit_have_the_network_of_the_first(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path
 ) -> None:
     first = load_run(trained[0] / "fold0/run.yaml")
-    limited = config(data, cache, "train.max_seconds=60", "network.channels=null", "sample.patch=null")
+    limited = config(data, cache, "train.budget=60", "network.channels=null", "sample.patch=null")
     again = folds._with_first_network(limited, trained[0])
     assert (again.network, again.sample.patch) == (first.network, first.sample.patch)
     assert folds._with_first_network(limited, data) == limited

@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("golden_losses.json")
 """Loss of each of 12 steps, by name. `python -m tools.golden_losses` writes it."""
 SETTINGS = (
     "train.steps=12", "train.validate_every=12", "train.checkpoint_every=12", "train.precision=fp32",
-    "train.channels_last=false", "train.compile=false", "train.device=cpu", "sample.compile=false",
+    "train.channels_last=false", "train.compile=false", "train.device=cpu",
     "sample.batch_size=2", "network.name=unet", "network.channels=[4,8]", "observe.trackers=[]",
     "observe.monitor_every=0",
 )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import hasten
-from hasten.augment.program import Segment
 from hasten.config.decision import Accelerator, Decision
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
@@ -27,7 +26,6 @@ REASONS = {
     Decision: "reason",
     Accelerator: "reason",
     CapturedStep: "reason",
-    Segment: "why",
     Compared: "why",
 }
 
@@ -69,7 +67,7 @@ def test_a_plan(source: Path, tmp_path: Path) -> None:
         assert all(each["set_by"] in ("user", "data", "measured", "default") for each in plan["decisions"].values())
         return {name: (each["value"], each["set_by"]) for name, each in plan["decisions"].items()}
 
-    told, silent = _both(source, tmp_path, decided, "train.max_seconds=null", "prepare.intensity=zscore")
+    told, silent = _both(source, tmp_path, decided, "train.budget=null", "prepare.intensity=zscore")
     assert told == silent
     assert told["prepare.intensity"][1] == "user"
 
@@ -89,13 +87,12 @@ def test_a_run_and_the_rest_of_it(source: Path, tmp_path: Path, monkeypatch: pyt
             json.loads((out / SUMMARY_JSON).read_text())["best"],
         )
 
-    options = ("train.steps=6", "sample.compile=null")
-    told, silent = _both(source, tmp_path, trained, *options)
+    told, silent = _both(source, tmp_path, trained, "train.steps=6", "train.compile=null")
     assert told == silent
     _, first, last, _ = told
     assert first["precision"] == (False, "user")
     # What Hasten settled before the stop is still said to be its own, though run.yaml sets it by now.
-    assert last["compiled batch program"] == first["compiled batch program"] == (False, "default")
+    assert last["compiled network"] == first["compiled network"] == (False, "measured")
 
 
 def test_the_doctor_of_a_run(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ SETTINGS = (
     "data.split.fraction=0.25",
     f"sample.patch=[{SIDE},{SIDE},{SIDE}]",
     "sample.batch_size=4",
-    "sample.compile=false",
     "sample.affine_prob=0",
     "sample.noise_prob=0",
     "network.channels=[8,16]",

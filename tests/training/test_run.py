@@ -53,7 +53,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
     wanted = dataclasses.replace(make().train, learning_rate=settled.train.learning_rate, capture=False)
     assert settled.train == wanted
     assert undecided(settled) == []
-    assert None not in (settled.train.precision, settled.train.compile, settled.sample.compile, settled.data.split.by)
+    assert None not in (settled.train.precision, settled.train.compile, settled.data.split.by)
 
 
 def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -104,7 +104,7 @@ def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_second_a_step(monkeypatch)
-    config, out = make("train.steps=200", "train.validate_every=10", "train.max_seconds=14"), tmp_path / "run"
+    config, out = make("train.steps=200", "train.validate_every=10", "train.budget=14"), tmp_path / "run"
     summary = train(config, out)
     assert summary["status"] == "time_up"
     assert summary["steps"] == checkpoint(out, "last")["step"] <= 14
@@ -115,8 +115,8 @@ def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
     assert metrics(out, "validation")[-1]["step"] == summary["steps"]
     assert train(load_run(out / RUN_YAML), out, resume=True) == summary
     # The schedule is at its end, however much time a resumed run is given.
-    with pytest.raises(ValueError, match=r"is complete; train.max_seconds=1000.0 would change nothing"):
-        train(load_run(out / RUN_YAML, ["train.max_seconds=1000"]), out, resume=True)
+    with pytest.raises(ValueError, match=r"is complete; train.budget=1000.0 would change nothing"):
+        train(load_run(out / RUN_YAML, ["train.budget=1000"]), out, resume=True)
 
 
 def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
@@ -125,7 +125,7 @@ def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
     """One case, however little time is left: the last weights are scored and saved."""
     a_second_a_step(monkeypatch)
     monkeypatch.setattr(TimeLimit, "room", lambda self: -1.0 if self.over else 1.0)
-    summary = train(make("train.steps=200", "train.validate_every=200", "train.max_seconds=8"), tmp_path / "run")
+    summary = train(make("train.steps=200", "train.validate_every=200", "train.budget=8"), tmp_path / "run")
     assert summary["status"] == "time_up"
     assert summary["best"]["step"] == summary["steps"] == checkpoint(tmp_path / "run", "best")["step"]
     assert 0 <= summary["best"]["value"] == checkpoint(tmp_path / "run", "best")["dice"] <= 1
@@ -138,7 +138,7 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     rates = Rates(network_s=1.0, grid_s=0.0)
     monkeypatch.setattr(CaseEvaluator, "_measured_rates", lambda self, network: rates)
     monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
-    settings = ("train.steps=2", "train.max_seconds=2000", "infer.flip_axes=[0]", "data.split.fraction=0.5")
+    settings = ("train.steps=2", "train.budget=2000", "infer.flip_axes=[0]", "data.split.fraction=0.5")
     summary = train(make(*settings), tmp_path / "run")
     reason = summary["accelerators"]["shorter validation"]["reason"]
     assert reason.startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
@@ -152,7 +152,7 @@ def test_the_best_weights_are_those_of_the_validations_that_cover_the_most(
     rates = Rates(network_s=0.01, grid_s=0.0)
     monkeypatch.setattr(CaseEvaluator, "_measured_rates", lambda self, network: rates)
     monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
-    config = make("train.steps=4", "train.validate_every=1", "train.max_seconds=2000", "data.split.fraction=0.5")
+    config = make("train.steps=4", "train.validate_every=1", "train.budget=2000", "data.split.fraction=0.5")
     summary = train(config, tmp_path / "run")
     first, *others = metrics(tmp_path / "run", "validation")
     assert "shorter validation" not in summary["accelerators"]
@@ -166,8 +166,8 @@ def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
 ) -> None:
     same = (f"cache.dir={tmp_path / 'cache'}", "prepare.spacing=[0,0,0]")
     train(make("train.steps=1", *same), tmp_path / "first")  # prepares the cases
-    with pytest.raises(ValueError, match=r"train.max_seconds=0.001: no time is left to train"):
-        train(make("train.max_seconds=0.001", *same), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"train.budget=0.001s: no time is left to train"):
+        train(make("train.budget=0.001", *same), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

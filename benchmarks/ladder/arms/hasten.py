@@ -79,7 +79,7 @@ def _config(given: ArmArguments, terms: dict[str, dict[str, Any]]) -> RunConfig:
         "train": {"seed": given.seed, "device": given.device, "metric": task.metric, "target": given.target},
     }
     if not task.run["train"].get("budget"):  # which ends the run itself
-        flags["train"]["max_seconds"] = given.max_seconds
+        flags["train"]["budget"] = given.max_seconds
     tree = {name: dict(section) for name, section in task.run.items()}
     for changes in (terms, flags):
         for name, values in changes.items():

@@ -45,7 +45,7 @@ def _train(record: Record) -> None:
     planned = plan_run(config)
     arena = arena_of(planned)
     record.seconds["cache"] = time.perf_counter() - start
-    planned, program, accelerators = choose_program(planned, arena)
+    program, accelerators = choose_program(planned, arena)
     record.engaged = {name: {"on": each.on, "why": each.reason} for name, each in accelerators.items()}
     net = network_of(task, xyz=False).to(device)
     arm = Arm(

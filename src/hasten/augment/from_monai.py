@@ -72,7 +72,6 @@ class TransformProgram:
         batch_size: int,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        compile: bool = False,
         train_cases: Sequence[int] | None = None,
         share: Share = WHOLE,
         spans: bool = False,
@@ -84,7 +83,7 @@ class TransformProgram:
 
         data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
         once; or an arena of prepared cases (keys image and label). They are moved to `device`, but those of an arena,
-        which stay where they are. train_cases: positions in it that are drawn from, None for all. share, compile,
+        which stay where they are. train_cases: positions in it that are drawn from, None for all. share,
         spans: see `make_segment`. Raises ValueError where data and chain do not fit.
         """
         if batch_size < 1:
@@ -96,7 +95,7 @@ class TransformProgram:
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
         numbers = () if self.only_keys or arena is not None else _numbers(items, here)
         options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device}
-        options |= {"compile": compile, "share": share, "spans": spans}
+        options |= {"share": share, "spans": spans}
         if not here.plan.source:
             if arena is not None:
                 bound = cases_of_arena(arena, here.context.dims)

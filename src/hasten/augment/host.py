@@ -8,7 +8,7 @@ read on the host, which on a CPU costs nothing; this is never used on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,58 +24,24 @@ from hasten.augment.render import changed
 from hasten.sample.host import READ, cut, places_at
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kernels:
-    """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
-
-    apply: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """Number of operations that a kernel fuses, and the kernel, by the position of its first operation.
-
-    A kernel takes an image (1, C, *S) float32 and the numbers (1, ...) by name; it returns the changed image.
-    """
-    read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
-    """Kernels by stage and first key of a group; each reads all keys of its group.
-
-    A kernel takes the flat values (n,) of each key, then shape (1, 3), offset (1,), start (1, 3), linear (1, 3, 3) and
-    shift (1, 3) of the sample; it returns (1, C, D, H, W) for each key.
-    """
-
-
-NOTHING_COMPILED = Kernels(apply={}, read={})
-
-
-def render_on_host(
-    stages: Sequence[Stage],
-    cases: Mapping[str, PackedCases],
-    draws: Draws,
-    spatial_dims: int,
-    kernels: Kernels = NOTHING_COMPILED,
-) -> Batch:
+def render_on_host(stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int) -> Batch:
     """(B, C, *S) by key, as `render` returns it."""
     first = stages[0]
     assert isinstance(first, Warp)
-    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, draws.stages[0]).read()
-    return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
+    batch = _Reader(first, spatial_dims, cases, draws.case, draws.start, draws.stages[0]).read()
+    return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 
-def follow_on_host(
-    stages: Sequence[Stage],
-    batch: Batch,
-    numbers: Sequence[Any],
-    spatial_dims: int,
-    kernels: Kernels = NOTHING_COMPILED,
-    *,
-    first: int = 0,
-) -> Batch:
+def follow_on_host(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatial_dims: int) -> Batch:
     """The later stages, in place on a batch (B, C, *S) by key."""
     at = 0
     while at < len(stages):
         stage, drawn = stages[at], numbers[at]
         run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            batch = _Reader(first + at, stage, kernels, spatial_dims, *samples_as_cases(batch), drawn).read()
+            batch = _Reader(stage, spatial_dims, *samples_as_cases(batch), drawn).read()
         elif run:
-            batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
+            batch = _applied(run, batch, numbers[at : at + len(run)])
         else:
             batch = changed(stage, batch, drawn)
         at += max(len(run), 1)
@@ -92,7 +58,7 @@ def _run_from(stages: Sequence[Stage], at: int) -> list[ChainOp]:
     return run
 
 
-def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
+def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str, Tensor]]) -> Batch:
     """Apply a run of operations sample by sample, so that a patch is written back once."""
     uses = [drawn["use"].tolist() for drawn in numbers]
     result = dict(batch)
@@ -100,40 +66,24 @@ def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str
         image = result[key] = batch[key].to(torch.float32)
         for row in range(image.shape[0]):
             before = value = image[row : row + 1]
-            at = 0
-            while at < len(run):
-                stage, (count, kernel) = run[at], kernels.apply.get(run[at].position, (1, None))
-                if uses[at][row] and key in stage.op.keys:
-                    row_numbers = _row_numbers(numbers[at : at + count], row, prefix=kernel is not None)
-                    value = (kernel or stage.op.apply)(value, row_numbers)
-                at += count
+            for stage, use, drawn in zip(run, uses, numbers, strict=True):
+                if use[row] and key in stage.op.keys:
+                    value = stage.op.apply(value, _row_numbers(drawn, row))
             if value is not before:
                 before.copy_(value)
     return result
 
 
-def _row_numbers(numbers: Sequence[Mapping[str, Tensor]], row: int, *, prefix: bool) -> Drawn:
-    """The draws of one sample. prefix: name them as a kernel takes them, by the number of their operation."""
-    return {
-        f"{number}.{name}" if prefix else name: each[row : row + 1]
-        for number, drawn in enumerate(numbers)
-        for name, each in drawn.items()
-        if name != "use"
-    }
-
-
-def kernel_length(kernels: Kernels, stage: Stage) -> int:
-    """Number of stages that run as one kernel from this one on."""
-    return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, ChainOp) else 1
+def _row_numbers(drawn: Mapping[str, Tensor], row: int) -> Drawn:
+    """The draws of one sample."""
+    return {name: each[row : row + 1] for name, each in drawn.items() if name != "use"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """One stage, and what it reads of which cases."""
 
-    stage: int
     warp: Warp
-    kernels: Kernels
     spatial_dims: int
     cases: Mapping[str, PackedCases]
     case: Tensor
@@ -158,7 +108,6 @@ class _Reader:
         affine, size = self.maps[keys[0]], case.shape[0]
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
-        kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
@@ -168,14 +117,6 @@ class _Reader:
                     target.copy_(copied.of(volume))
                 continue
             sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
-            if kernel is not None:
-                at = case[row : row + 1]
-                values = [cases[key].values for key in keys]
-                place = (lead.shape[at], lead.offset[at], start[row : row + 1])
-                sources = kernel(*values, *place, sample_map.linear, sample_map.shift)
-                for source, target in zip(sources, out, strict=True):
-                    target.copy_(source[0])
-                continue
             coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out)
             self._between(keys, volumes, start[row], coordinates, out)
 

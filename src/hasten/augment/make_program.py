@@ -1,11 +1,10 @@
-"""Builds segments and programs from a chain and cases, and compiles them."""
+"""Builds segments and programs from a chain and cases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,18 +47,15 @@ def make_segment(
     train_cases: Sequence[int] | Dealt | None = None,
     device: torch.device | str = "cpu",
     share: Share = WHOLE,
-    compile: bool = False,
     fuse: bool = False,
-    cache_dir: Path | None = None,
     spans: bool = False,
 ) -> Segment:
     """Batches of a chain and cases.
 
     train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
-    this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
-    costly steps on the host; an absent or failing compiler leaves it eager, and `why` says so. fuse: nnU-Net's chain in
-    few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError
-    where chain and cases do not fit, naming the operation, and for a batch that can't be dealt among the ranks.
+    this rank's part of every batch; operations that mix the samples of a batch mix those of the share. fuse: nnU-Net's
+    chain in few kernels on a GPU (`render_fused`). Raises ValueError where chain and cases do not fit, naming the
+    operation, and for a batch that can't be dealt among the ranks.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
@@ -76,7 +72,7 @@ def make_segment(
     stages = stages_of(chain, size)
     seed_tensor = torch.tensor(seed, dtype=torch.int64, device=store.device)
     whole = cases.whole_cases
-    segment = Segment(
+    return Segment(
         chain=chain,
         stages=stages,
         store=store,
@@ -91,7 +87,6 @@ def make_segment(
         renderer=render_fused if fuse else render,
         spans=spans,
     )
-    return _compiled(segment, cache_dir) if compile else segment
 
 
 def _source(
@@ -153,13 +148,3 @@ def segment_of_batch(
     """A segment for `augment_batch`, of batches like this one, (B, C, *S) by key. options: of `make_segment`."""
     store = store_of_batch(batch, device)
     return make_segment(chain, CaseSource(store=store), batch_size=len(store.ids), seed=seed, device=device, **options)
-
-
-def _compiled(segment: Segment, folder: Path | None) -> Segment:
-    """The segment with compiled kernels for its costly stages on the host; what runs on a GPU has its own kernels."""
-    stages = segment.stages[: segment.source.stages_on_host(len(segment.stages))]
-    if segment.store.device.type == "cuda" or not stages:
-        return segment
-    from hasten.augment.kernels import host_kernels
-
-    return replace(segment, **host_kernels(stages, segment.store, folder)._asdict())

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage_name
 from hasten.augment.draw import Draws, draw_stages, part
-from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
+from hasten.augment.host import follow_on_host, render_on_host
 from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
 from hasten.augment.whole_cases import WholeCases, run_per_sample
@@ -49,9 +49,6 @@ class ResidentSource:
 
     host = prepared_on_host = False
 
-    def stages_on_host(self, stages: int) -> int:
-        return stages
-
     def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
         return DrawnBatch(draws, {}, segment.per_case(draws))
 
@@ -71,10 +68,6 @@ class HostSource:
     """Whether the device of the batches is another one, so that any thread may `begin` them on the host."""
     host = True
     """Whether the host has a part in every batch."""
-
-    def stages_on_host(self, stages: int) -> int:
-        """How many of a chain's stages run where the cases are."""
-        return self.stages if self.prepared_on_host else stages
 
     def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
         """The part that is made where the cases are, with the draws as `finish` needs them."""
@@ -127,12 +120,8 @@ class Segment:
     """Samples in a row that come from one case."""
     pages: Pages | None = None
     """Pages to read ahead, where cases lie on the disk."""
-    kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     """Runs the stages on a GPU, up to the first that runs sample by sample."""
-    compiled: bool = False
-    why: str = ""
-    """Why it is compiled or not, where that was tried."""
     spans: bool = False
     """Whether stages run separately under their names, for a profile, on a GPU too, where that loses the gain of fusing
     them. On a host they do so whenever a profile is taken."""
@@ -254,23 +243,21 @@ class Segment:
                     if on_gpu:
                         result = self.renderer(stages, cases, here, dims)
                     else:
-                        result = render_on_host(stages, cases or {}, here, dims, self.kernels)
+                        result = render_on_host(stages, cases or {}, here, dims)
                 elif is_per_sample(stages[0]):
                     result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:
                     result = follow(stages, result, numbers, dims)
                 else:
-                    result = follow_on_host(stages, result, numbers, dims, self.kernels, first=first)
+                    result = follow_on_host(stages, result, numbers, dims)
         return result
 
     def _groups(self, span: range, itemised: bool) -> Iterator[tuple[int, int]]:
-        """Groups of stages that run together: all up to the next per-sample one; for a profile, each kernel."""
+        """Groups of stages that run together: all up to the next per-sample one; for a profile, each alone."""
         first = span.start
         while first < span.stop:
             last = first + 1
-            if itemised:
-                last = first + kernel_length(self.kernels, self.stages[first])
-            elif not is_per_sample(self.stages[first]):
+            if not itemised and not is_per_sample(self.stages[first]):
                 while last < span.stop and not is_per_sample(self.stages[last]):
                     last += 1
             yield first, last
@@ -333,15 +320,6 @@ class Program:
     @property
     def device(self) -> torch.device:
         return self.latest.device
-
-    @property
-    def compiled(self) -> bool:
-        return all(segment.compiled for segment in self._segments.values())
-
-    @property
-    def why(self) -> str:
-        """Why it is compiled or not."""
-        return "; ".join(dict.fromkeys(segment.why for segment in self._segments.values() if segment.why))
 
     def stage(self, step: int) -> PatchStage:
         """The stage of a step; steps after the last stage have its shape."""

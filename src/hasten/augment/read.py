@@ -1,4 +1,4 @@
-"""Reads flat cases at the coordinates of a map, for a whole batch at once: for GPUs and the host's compiled kernels."""
+"""Reads flat cases at the coordinates of a map, for a whole batch at once, on a GPU."""
 
 from __future__ import annotations
 

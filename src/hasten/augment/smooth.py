@@ -1,8 +1,8 @@
 """Gaussian filters, one axis after the other, each voxel a sum of shifted copies.
 
-On a CPU the sum of shifted slices is five to twenty times as fast as a grouped convolution, and where it is compiled
-it is one loop. The number of weights follows from the largest sigma, so that shapes are static; weights beyond what a
-drawn sigma reaches in the original are zero.
+On a CPU the sum of shifted slices is five to twenty times as fast as a grouped convolution. The number of weights
+follows from the largest sigma, so that shapes are static; weights beyond what a drawn sigma reaches in the original
+are zero.
 """
 
 from __future__ import annotations

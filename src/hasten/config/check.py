@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, get_args
 
 from hasten.config import schema
@@ -16,7 +15,7 @@ from hasten.config.regions import region_mistakes
 from hasten.config.resume_rules import flat
 from hasten.config.scalings import window_mistakes
 from hasten.config.schema import LossConfig, LossName, RunConfig, Stages
-from hasten.config.size import parse_duration, parse_size
+from hasten.config.size import parse_size
 from hasten.config.url import is_url, shown
 from hasten.config.user_code import is_user_code, name_mistake, own_mistakes
 from hasten.config.validate import checked_as
@@ -61,11 +60,6 @@ _RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("train.milestones", _PAIRS, _rising),
     ("train.milestones", "must have factors above 0", lambda pairs: all(by > 0 for _, by in pairs)),
     ("train.activations", f"{_SIZE} all", lambda text: text == "all" or parse_size(text) >= 0),
-    (
-        "train.budget",
-        "must be a time with a unit, such as 90s, 10min or 1h30m",
-        lambda text: parse_duration(text) > 0,
-    ),
     (
         "train.device",
         "must be auto, cpu, cuda or cuda:N",
@@ -164,12 +158,6 @@ def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
 def _train(train: schema.TrainConfig, batch_size: int | None) -> Iterator[str]:
     if batch_size is not None and train.accumulate > batch_size >= 1:
         yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
-    # A planned run has its steps, and may be resumed with more time than it was planned for.
-    if train.budget is not None and train.max_seconds is not None and train.steps is None:
-        with suppress(ValueError):  # of a budget that breaks its rule
-            if parse_duration(train.budget) != train.max_seconds:
-                budget = f"train.budget={train.budget} is {parse_duration(train.budget):g} seconds"
-                yield f"train.max_seconds: is {train.max_seconds:g}, and {budget}; give one of them"
 
 
 def _distribute(distribute: schema.DistributeConfig) -> Iterator[str]:

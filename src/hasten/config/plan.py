@@ -20,7 +20,6 @@ from hasten.config.networks import NETWORKS, BuiltIn, is_own, name_for
 from hasten.config.scalings import canonical, kinds_of, window_mistakes
 from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple, triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run, with_settings
-from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
 """Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
@@ -171,9 +170,7 @@ class Plan:
     @property
     def coverage(self) -> int:
         """How many times as much as usual a patch should show: twice, for the few steps of a short run."""
-        train = self.config.train
-        limit_s = train.max_seconds or (parse_duration(train.budget) if train.budget else math.inf)
-        return 2 if limit_s <= _SHORT_S else 1
+        return 2 if (self.config.train.budget or math.inf) <= _SHORT_S else 1
 
     @property
     def median_spacing(self) -> Spacing:
@@ -348,13 +345,8 @@ def _steps(plan: Plan) -> Decision:
     return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases", "default")
 
 
-def _max_seconds(plan: Plan) -> Decision | None:
-    budget = plan.config.train.budget
-    return Decision(parse_duration(budget), "train.budget", "user") if budget else None
-
-
 def _validate_every(plan: Plan) -> Decision:
-    steps, limited = plan.decisions["train.steps"].value, plan.config.train.max_seconds is not None
+    steps, limited = plan.decisions["train.steps"].value, plan.config.train.budget is not None
     every = validation_steps(steps, limited=limited)
     return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps", "default")
 
@@ -464,7 +456,6 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("network.channels", _channels),
     ("network.kernel_size", _kernel_size),
     ("train.steps", _steps),
-    ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule", "default")),
     ("train.validate_every", _validate_every),
     ("train.checkpoint_every", lambda plan: Decision(plan.config.train.validate_every, "with validations", "default")),

@@ -161,8 +161,6 @@ class SampleConfig:
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
-    compile: bool | None = None
-    """Compile the batch program's costly operations on a CPU; None does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,11 +301,10 @@ class TrainConfig:
     """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
-    budget: Amount | None = None
-    """`max_seconds` with a unit, such as 10min or 1h."""
-    max_seconds: Annotated[Seconds, Gt(0)] | None = None
-    """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps`
-    is open, they also decide network, steps and augmentation, and alone end the run."""
+    budget: Annotated[Seconds, Gt(0)] | None = None
+    """Time of the whole run, from the start of the process to the report, such as 10min or 1h, or in seconds. The
+    schedule ends in it; where `steps` is open, it also decides network, steps and augmentation, and alone ends the
+    run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

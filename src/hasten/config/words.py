@@ -30,7 +30,7 @@ _WORDS = {
     "train.accumulate": "grad_accum accumulation_steps accumulate_grad_batches gradient_accumulation_steps",
     "train.validate_every": "val_every val_interval val_freq eval_every check_val_every_n_epoch val_check_interval",
     "train.checkpoint_every": "save_every save_freq save_interval save_steps",
-    "train.budget": "time time_limit max_time max_hours max_minutes timeout duration wall_time",
+    "train.budget": "max_seconds time time_limit max_time max_hours max_minutes timeout duration wall_time",
     "train.seed": "seed random_seed random_state manual_seed",
     "infer.flip_axes": "tta mirror mirroring test_time_augmentation",
     "infer.overlap": "sw_overlap tile_overlap",

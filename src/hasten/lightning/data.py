@@ -130,9 +130,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         planned, arena = self._opened()
         trainer = self.trainer
         steps = _planned_steps(trainer, self._steps_per_epoch)
-        planned, program, _ = choose_program(
-            with_train(planned, steps=steps) if steps else planned, arena, self._share()
-        )
+        program, _ = choose_program(with_train(planned, steps=steps) if steps else planned, arena, self._share())
         position = self._restored
         if position is None:
             progress = _batch_progress(trainer)
@@ -232,7 +230,7 @@ def _stream_settings(planned: RunPlan) -> dict[str, Any]:
     return {
         "train.seed": planned.config.train.seed,
         "sample.batch_size": sample.batch_size,
-        "sample": digest(asdict(replace(sample, compile=None))),
+        "sample": digest(asdict(sample)),
         "training cases": digest([case.id for case in planned.train]),
     }
 

@@ -115,8 +115,7 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=resident)
     where = "GPU memory" if resident and device.type == "cuda" else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
-    how = batches.why or "not compiled"
-    accelerators["batched augmentation"] = Accelerator(True, "default", f"one program for a batch; {how}")
+    accelerators["batched augmentation"] = Accelerator(True, "default", "one program for a batch")
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
     paced = paced_schedule(train, config.train.batch_size)
     average = average_of(network) if train.ema > 0 else None

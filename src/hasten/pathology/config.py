@@ -83,8 +83,6 @@ class ColourConfig:
     rotate90_prob: Share = 0.75
     zoom_prob: Share = 0.5
     zoom_range: Range = (0.9, 1.1)
-    compile: bool = False
-    """Compile it: on a GPU the whole, on a CPU its costly steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +117,7 @@ class FitConfig:
     """Steps between validations on tiles; None takes an epoch."""
     target: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Stop when the area under the ROC curve of validation tiles reaches this."""
-    max_seconds: Annotated[Seconds, Gt(0)] | None = None
+    budget: Annotated[Seconds, Gt(0)] | None = None
     """Seconds that the whole run may take, heat maps included; the schedule ends in them."""
 
 
@@ -169,7 +167,7 @@ DETECTION_RULES: Rules = {
     "train.weight_decay": RUN_RULES["train.weight_decay"],
     "train.device": RUN_RULES["train.device"],
     "train.channels_last": Rule("machine"),
-    "train.max_seconds": RUN_RULES["train.max_seconds"],
+    "train.budget": RUN_RULES["train.budget"],
     "train.epochs": Rule("training", "the schedule is stretched or shortened to that many epochs"),
     "train.steps": RUN_RULES["train.steps"],
     "train.learning_rate": RUN_RULES["train.learning_rate"],

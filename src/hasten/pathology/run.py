@@ -111,11 +111,11 @@ def _prepare(config: DetectionConfig, slides: Slides, clock: Clock) -> tuple[Loo
         for what, each in picked.items():
             require_both(each, what)
         # Only a time limit needs an estimate of the heat maps' duration.
-        cells = heat_map_cells(validation, config) if config.train.max_seconds is not None else 0
+        cells = heat_map_cells(validation, config) if config.train.budget is not None else 0
     with clock.span("prepare"):
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
-        components = compose_slides(config, tiles, clock.left(config.train.max_seconds))
+        components = compose_slides(config, tiles, clock.left(config.train.budget))
     variant, device = variant_of(components.train), components.step.device
     evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
     return components, evaluator

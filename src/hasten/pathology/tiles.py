@@ -211,5 +211,5 @@ def make_batches(
     """
     store = replace(store_of_batch({_KEY: tiles.image}, tiles.image.device), per_case={"label": tiles.label})
     cases = CaseSource(store=store.to(device) if resident else store)
-    options = {"batch_size": batch_size, "seed": seed, "device": device, "compile": config.compile}
+    options = {"batch_size": batch_size, "seed": seed, "device": device}
     return make_program(tile_chain(config), cases, train_cases=balanced(tiles.label), **options)

@@ -353,9 +353,9 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
 
     Cases are prepared into the cache, as training does. Raises ValueError.
     """
-    planned = plan_run(replace(config, sample=replace(config.sample, compile=False)))  # for a few batches
+    planned = plan_run(config)
     case_set, chain = planned.case_set, planned.config.augment
-    _, program, _ = choose_program(planned, arena_of(planned))
+    program, _ = choose_program(planned, arena_of(planned))
     spacing = planned.config.prepare.spacing
     spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
     volumes: list[Pictured] = []

@@ -231,8 +231,8 @@ def run_study(
 def _check(planned: RunPlan, options: StudyRequest) -> None:
     """Raise ValueError for a run that can't be studied, or not on this machine."""
     config, most, cores, cases = planned.config, max(options.worlds), usable_cores(), len(planned.train)
-    if config.train.max_seconds is not None:
-        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
+    if config.train.budget is not None:
+        raise ValueError("train.budget: cuts the slower trainings short, so they can't be compared; leave it out")
     if config.distribute.strategy not in ("auto", SINGLE):
         raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
     if cases < most:

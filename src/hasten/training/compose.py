@@ -85,7 +85,7 @@ def prepare_run(
             prepared = run_on_all_ranks(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
         planned, arena, rank_cases = prepared
         # Behind the preparation, which takes a part of the time that steps are planned for.
-        experiments = Experiments(clock, planned.config.train.max_seconds)
+        experiments = Experiments(clock, planned.config.train.budget)
         with clock.span("tune"):
             scale = None if resume else run_on_rank0(world, lambda: choose_scale(planned, experiments), group=group)
             planned = with_scale(planned, scale)
@@ -127,7 +127,7 @@ def compose_run(
     weights to start from. experiments: the account of those before. resume: the stages of patches are those of the run
     that goes on.
     """
-    experiments = experiments or Experiments(clock, planned.config.train.max_seconds)
+    experiments = experiments or Experiments(clock, planned.config.train.budget)
     strategy, accelerators = strategy or alone(), Accelerators()
     if not strategy.whole_network:
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
@@ -157,7 +157,7 @@ def compose_run(
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program, which needs the final size of a batch.
-        planned, program, found = choose_program(
+        program, found = choose_program(
             planned, arena, share_of(planned, strategy), rank_cases, experiments=experiments, step_seconds=step_seconds
         )
         accelerators |= found

@@ -57,7 +57,7 @@ def train_folds(
     own voxels.
 
     Args:
-        config: settings; train.max_seconds is that of each fold.
+        config: settings; train.budget is that of each fold.
         out: folder of the cross-validation; new, empty, or begun by the same call.
         folds: their numbers, or "all".
         progress, started, network, weights, loss, augment: as `train` takes them.
@@ -110,7 +110,7 @@ def _with_first_network(config: RunConfig, out: Path) -> RunConfig:
     """
     started = (run / RUN_YAML for run in fold_runs(out).values())
     path = next((path for path in started if path.is_file()), None)
-    if path is None or (config.train.budget is None and config.train.max_seconds is None):
+    if path is None or config.train.budget is None:
         return config
     first = load_run(path)
     # Stages are those that fit into a fold's own time.

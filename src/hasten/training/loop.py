@@ -67,7 +67,7 @@ class Loop:
     ) -> None:
         """earlier: of the processes that trained up to `first`.
 
-        reserve_s: seconds within train.max_seconds that the caller needs after the run.
+        reserve_s: seconds within train.budget that the caller needs after the run.
         """
         self.components, self.evaluator, self.out = components, evaluator, out
         self.clock, self.progress = clock, progress

@@ -18,7 +18,6 @@ from hasten.prediction.foreground import check_labelled, training_range
 from hasten.training.choose.autotune import Group
 from hasten.training.plan import RunPlan
 from hasten.training.ranks import share_of
-from hasten.training.time_limit import limit_as_given
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ def prepare_cases(
     """The run with the statistics of its label maps, its cases, and this rank's training cases where ranks hold parts.
 
     The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
-    or train.max_seconds has passed.
+    or train.budget has passed.
     """
     with local_rank0_first(strategy.world, group):
         arena = arena_of(planned, tick=_within(planned, clock))
@@ -52,10 +51,10 @@ def prepare_cases(
 
 
 def _within(planned: RunPlan, clock: Clock) -> Tick:
-    """Progress of the preparation, now and then; raises ValueError when train.max_seconds has passed."""
+    """Progress of the preparation, now and then; raises ValueError when train.budget has passed."""
 
     begin = due = clock.elapsed
-    limit = planned.config.train.max_seconds
+    limit = planned.config.train.budget
 
     def tick(done: int, total: int) -> None:
         nonlocal due
@@ -64,10 +63,9 @@ def _within(planned: RunPlan, clock: Clock) -> Tick:
             due = clock.elapsed + PLAIN_EVERY
         if clock.left(limit) < 0:
             needed = begin + (clock.elapsed - begin) * total / max(1, done)
-            setting, value = limit_as_given(planned.config.train)
             raise ValueError(
-                f"{setting}={value}: the time was up when {done} of {total} cases were prepared; all take about "
-                f"{needed:.0f} s. Run the same command again, which continues there, or raise {setting}"
+                f"train.budget={limit:g}s: the time was up when {done} of {total} cases were prepared; all take about "
+                f"{needed:.0f} s. Run the same command again, which continues there, or raise train.budget"
             )
 
     return tick

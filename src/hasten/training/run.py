@@ -86,7 +86,7 @@ def train(
         progress: what to call with the run's progress; None shows it in the cell of a notebook, and nowhere else.
         started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
             imports); None is now.
-        reserve_s: seconds of `train.max_seconds` that the caller needs after this returns, for a report say.
+        reserve_s: seconds of `train.budget` that the caller needs after this returns, for a report say.
         network: a class or function at the top of a file or module, as `network.name` would name it.
         weights: as `network.weights`.
         loss: a function of scores and labels, or a class of such, at the top of a file or module, as `loss.name` would

@@ -19,7 +19,6 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS, SUMMARY_JSON, write_json
 from hasten.prediction.infer import Inference, infer_labels
 from hasten.training.components import LoopComponents, RunComponents
 from hasten.training.loop import Loop
-from hasten.training.time_limit import limit_as_given
 
 _PARTS = ("import", "read_plan", "prepare", "tune", "compile", "train", "wait_for_data", "validate", "checkpoint")
 """Entries that the seconds of every summary have behind the total, in this order."""
@@ -70,7 +69,7 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
     if loop.status == "interrupted":
         return []
     train, doubts = components.train, list[str]()
-    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit_as_given(train)[0]})"
+    more = "more steps (train.steps)" if train.budget is None else "more time (train.budget)"
     if loop.done < _FEW_STEPS:
         doubts.append(f"{loop.done} steps are too few to learn from: give the run {more}")
     if best is not None and best < _NEAR_0 and metric != "mean_auc":

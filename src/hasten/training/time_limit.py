@@ -1,4 +1,4 @@
-"""Enforces `train.max_seconds`: the rest of the schedule, validations and the closing work fit into the remaining time.
+"""Enforces `train.budget`: the rest of the schedule, validations and the closing work fit into the remaining time.
 
 A limit that only stops a run leaves a learning rate that was never annealed. Here the time that a step takes is
 measured as the run goes, and the schedule is paced so that it ends when the time does.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hasten.config.settled import PlannedTrain
-from hasten.config.size import parse_duration
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
@@ -32,14 +30,8 @@ _LOOK_S = 1.0
 """Seconds between two checks of the clock."""
 
 
-def limit_as_given(train: PlannedTrain) -> tuple[str, str]:
-    """The setting of a run's time limit and its value, as the user gave them."""
-    planned = train.budget is not None and parse_duration(train.budget) == train.max_seconds
-    return ("train.budget", str(train.budget)) if planned else ("train.max_seconds", f"{train.max_seconds:g}")
-
-
 class TimeLimit:
-    """What still fits into a run's time. Without train.max_seconds everything fits and nothing is paced.
+    """What still fits into a run's time. Without train.budget everything fits and nothing is paced.
 
     Ranks decide together: rank 0's clock counts. All ranks make the same calls at the same steps.
     """
@@ -49,8 +41,8 @@ class TimeLimit:
     ) -> None:
         """time_s: seconds of the run so far. reserve_s: those that the caller needs after the last validation."""
         train, strategy = components.train, components.step.strategy
-        self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, components.paced
-        self._train, self.validate_from = train, train.validate_from
+        self.seconds, self.validate_every, self.paced = train.budget, train.validate_every, components.paced
+        self.validate_from = train.validate_from
         self.time_s, self.reserve_s = time_s, reserve_s
         self.captured = components.captured
         self.world, self.device = strategy.world, components.step.device
@@ -100,11 +92,10 @@ class TimeLimit:
     def require(self, clock: Clock) -> None:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if broadcast_from_rank0(self.world, self.expired()):
-            setting, value = limit_as_given(self._train)
             least = self.time_s() + self.closing_s + self.last_validation_s + _LOOK_S
             phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.0f} s" for name, seconds in clock.seconds.items())
             raise ValueError(
-                f"{setting}={value}: no time is left to train. The run has taken {self.time_s():.0f} s, "
+                f"train.budget={self.seconds:g}s: no time is left to train. The run has taken {self.time_s():.0f} s, "
                 f"{clock.elapsed:.0f} s of it to start this process ({phases}), and {self.closing_s:.0f} s are kept "
                 f"for what follows the training. Give at least {math.ceil(least)} s; prepared cases stay in the cache, "
                 "so the next start is faster"

@@ -67,7 +67,7 @@ def run_of(task: Task, data: Path) -> dict[str, Any]:
     """A run of Hasten's on the same cases that takes seconds."""
     config = load_run(None, [
         f"data.source={data}", "data.split.by=list", f"data.split.validation={[case.id for case in task.validation]}",
-        f"sample.patch={list(task.patch)}", "sample.batch_size=2", "sample.compile=false", "train.steps=4",
+        f"sample.patch={list(task.patch)}", "sample.batch_size=2", "train.steps=4",
         "train.validate_every=2", "train.precision=fp32", "train.channels_last=false", "train.compile=false",
         f"train.metric={task.metric}",
     ])  # fmt: skip

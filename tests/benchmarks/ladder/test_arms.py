@@ -49,7 +49,6 @@ def test_batch_program_in_monais_loop(changes: dict[str, Any], make_task: Callab
     result = run_arm(program.main, make_task(**changes), "--max-epochs", "1")
     assert result["arm"] == "program"
     assert (result["steps"], result["stopped"]) == (2, "max_epochs")
-    assert not result["engaged"]["compiled batch program"]["on"]
 
 
 def test_a_run_of_hasten_reads_as_an_arm(make_task: Callable[..., Task], run_arm: Run, tmp_path: Path) -> None:
@@ -85,8 +84,8 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     assert (own.train.steps, own.sample.batch_size, own.train.optimizer) == (4, 2, "muon")
     assert own.network == config.network
     assert dataclasses.asdict(config.network) == dataclasses.asdict(task.network)
-    assert own.train.max_seconds == given.max_seconds
+    assert own.train.budget == given.max_seconds
     budget = dataclasses.replace(task, run=task.run | {"train": task.run["train"] | {"budget": "10min"}})
     own = hasten.hasten_config(dataclasses.replace(given, task=budget))
-    assert (own.train.budget, own.train.max_seconds) == ("10min", None)
+    assert own.train.budget == 600
     assert own.network == config.network

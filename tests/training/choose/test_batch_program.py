@@ -1,4 +1,4 @@
-"""What a run draws its batches from, and when that is compiled or fused."""
+"""What a run draws its batches from, and when that is fused."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ class Clock:
 
 
 class Programs:
-    """Stands in for `make_segment`: an eager batch takes `seconds`, whatever is compiled works or fails."""
+    """Stands in for `make_segment`: a batch takes `seconds`."""
 
-    def __init__(self, clock: Clock, seconds: float, works: bool = True) -> None:
-        self.clock, self.seconds, self.works = clock, seconds, works
-        self.made: list[bool] = []
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
         self.fused: list[bool] = []
         self.fused_image = 0.0
         self.batches = 0
@@ -37,8 +36,7 @@ class Programs:
         self.cases: Any = None
         self.store: Any = None
 
-    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, compile: bool, fuse: bool, **more: Any) -> Any:
-        self.made.append(compile)
+    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, fuse: bool, **more: Any) -> Any:
         self.fused.append(fuse)
         self.chain, self.cases, self.store = chain, train_cases, cases.store
 
@@ -48,9 +46,7 @@ class Programs:
             self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
             return {"image": torch.full((4,), self.fused_image if fuse else 0.0)}
 
-        why = ("compiled in 3.0 s" if self.works else "compiling failed: no compiler") if compile else ""
-        made = SimpleNamespace(compiled=compile and self.works, why=why)
-        return _Callable(batch, made)
+        return _Callable(batch)
 
 
 class _Callable:
@@ -60,8 +56,8 @@ class _Callable:
     batch_size = 2
     why_not_captured: str | None = "no graph in this test"
 
-    def __init__(self, call: Any, facts: SimpleNamespace) -> None:
-        self.call, self.compiled, self.why = call, facts.compiled, facts.why
+    def __init__(self, call: Any) -> None:
+        self.call = call
 
     def __call__(self, step: int) -> Any:
         return self.call(step)
@@ -93,29 +89,6 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     return made
 
 
-@pytest.mark.parametrize(
-    ("requested", "works", "on", "set_by"),
-    [
-        (None, True, False, "default"),
-        (False, True, False, "user"),
-        (True, True, True, "user"),
-        (True, False, False, "user"),
-    ],
-)
-def test_a_batch_program_is_compiled_where_that_is_set(
-    tmp_path: Path, programs: Programs, requested: bool | None, works: bool, on: bool, set_by: str
-) -> None:
-    programs.works = works
-    run = planned(tmp_path)
-    sample = replace(run.config.sample, compile=requested)
-    result, program, settled = batch_program.choose_program(
-        replace(run, config=replace(run.config, sample=sample)), ARENA
-    )
-    assert program.compiled == settled["compiled batch program"].on == result.config.sample.compile == on
-    assert settled["compiled batch program"].set_by == set_by
-    assert programs.made == [bool(requested)]
-
-
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
     """A device on which Triton works, and a chain that can be fused."""
@@ -141,11 +114,10 @@ def test_fused_kernels_must_be_faster_and_right(
 ) -> None:  # fmt: skip
     card.fused_image = image
     monkeypatch.setattr(batch_program, "compared", lambda *_, **__: judged(gain))
-    _, program, engaged = batch_program.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
+    _, engaged = batch_program.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
-    assert not program.compiled
 
 
 class Graphs:
@@ -178,6 +150,6 @@ def test_a_batch_is_timed_as_the_run_makes_it(
     monkeypatch.setattr(_Callable, "why_not_captured", None)
     run = planned(tmp_path, device="cuda", steps=1000)
     run = replace(run, config=with_settings(run.config, "train", capture=capture))
-    _, _, engaged = batch_program.choose_program(run, ARENA)
+    _, engaged = batch_program.choose_program(run, ARENA)
     assert engaged["fused batch kernels"].on is on
     assert (graphs.replays > 0) is (capture is None)

@@ -79,13 +79,11 @@ def _or_endless(call: Callable[[], object]) -> object:
 
 
 def operation_costs(components: RunComponents, *, seconds: float) -> dict[str, float]:
-    """Seconds of a batch by the operation that would save them, and "batch": the whole. Empty of compiled programs.
+    """Seconds of a batch by the operation that would save them, and "batch": the whole.
 
     Operations of one class count as one.
     """
     segment = components.program.latest
-    if segment.compiled:
-        return {}
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
     arms = {"batch": segment} | {name: _without(segment, name) for name in names}
     calls = {name: partial(_rendered_s, each, each.draws(0, 1 + _ROUNDS)) for name, each in arms.items()}

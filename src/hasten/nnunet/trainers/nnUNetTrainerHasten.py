@@ -25,7 +25,6 @@ from hasten.augment.make_program import CaseSource, make_program
 from hasten.cache.key import cache_dir
 from hasten.config.decision import Accelerator
 from hasten.config.schema import CacheConfig
-from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.weights import unwrapped
 from hasten.nnunet import check_version
@@ -118,12 +117,9 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         crop = NnunetCrop(**sizes, annotated=annotated is not None, **forced)
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
-        long = self._iterations_left >= LEAST_ITERATIONS
         store = placed(store, self.device)
-        # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
-        compiled = train and long and self._idle and not triton_works(self.device)
-        options = {"batch_size": size, "seed": seed, "device": self.device, "compile": compiled}
-        program = make_program(chain_of(store, crop, augmentation), CaseSource(store=store), **options)
+        chain, cases = chain_of(store, crop, augmentation), CaseSource(store=store)
+        program = make_program(chain, cases, batch_size=size, seed=seed, device=self.device)
         steps = self.num_iterations_per_epoch if train else self.num_val_iterations_per_epoch
         first, scales = self.current_epoch * steps, self._get_deep_supervision_scales()
         return batches_of(program, first=first, scales=scales, regions=self._regions, masked=masked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -19,9 +18,8 @@ from hasten.augment.run_chain import RunChain, with_patch
 from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
-from hasten.cache.key import cache_dir
-from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
-from hasten.config.settled import PlannedTrain, with_settings
+from hasten.config.decision import Accelerator, Accelerators
+from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
 from hasten.kernels.build_together import built_together
@@ -58,23 +56,18 @@ def choose_program(
     *,
     experiments: Experiments | None = None,
     step_seconds: float = 0.0,
-) -> tuple[RunPlan, Program, Accelerators]:
-    """The batch program of a rank's share, compiled where `sample.compile` is set, fused on a GPU if that pays.
+) -> tuple[Program, Accelerators]:
+    """The batch program of a rank's share, fused on a GPU if that pays.
 
     rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. experiments: of the run;
     None limits nothing. step_seconds: of a step without its batch. Raises ValueError for an augmentation that these
     cases don't allow.
     """
     make = partial(_program, planned, arena, share, rank_cases)
-    requested = planned.config.sample.compile
-    program = make(compile=bool(requested))
-    _build_kernels(program.latest)
-    set_by: SetBy = "default" if requested is None else "user"
-    why = "not asked for; sample.compile=true compiles it" if requested is None else GIVEN
-    accelerators = {"compiled batch program": Accelerator(program.compiled, set_by, program.why or why)}
+    program, accelerators = make(), Accelerators()
     segment = program.latest
-    on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
-    if on_gpu and fused_places(segment.stages):
+    _build_kernels(segment)
+    if triton_works(planned.device) and not segment.prepared_on_host and fused_places(segment.stages):
         program, accelerators["fused batch kernels"] = _in_few_kernels(
             program,
             partial(make, fuse=True),
@@ -88,8 +81,7 @@ def choose_program(
         summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
         log.warning("augment.chain: %s", summary)
         accelerators["fused augmentation"] = Accelerator(False, "user", summary)
-    planned = replace(planned, config=with_settings(planned.config, "sample", compile=program.compiled))
-    return planned, program, accelerators
+    return program, accelerators
 
 
 def _in_few_kernels(
@@ -154,7 +146,7 @@ def _as_run(segment: Segment, train: PlannedTrain) -> Callable[[], object]:
 
 def _build_kernels(segment: Segment) -> None:
     """Build the Triton kernels of a batch together, rather than one by one at their first launch."""
-    if not triton_works(segment.device) or segment.compiled or segment.why_not_captured is not None:
+    if not triton_works(segment.device) or segment.why_not_captured is not None:
         return
     with built_together(), torch.no_grad():
         try:
@@ -180,7 +172,6 @@ def _program(
     share: Share,
     rank_cases: RankCases | None,
     *,
-    compile: bool = False,
     fuse: bool = False,
 ) -> Program:
     stages = _stages(planned)
@@ -197,9 +188,7 @@ def _program(
             train_cases=cases,
             device=planned.device,
             share=share,
-            compile=compile,
             fuse=fuse,
-            cache_dir=cache_dir(planned.config.cache),
         )
 
     if rank_cases is None:

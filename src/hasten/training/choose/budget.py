@@ -77,7 +77,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
         >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
     """
     planned = plan_run(config)
-    experiments = Experiments(Clock(), planned.config.train.max_seconds)
+    experiments = Experiments(Clock(), planned.config.train.budget)
     planned = with_scale(planned, choose_scale(planned, experiments))
     for warning in planned.warnings:
         log.warning("%s", warning)
@@ -91,7 +91,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     worth timing, within what experiments may take. None without a time limit, and where steps are set: then the run has
     these, as long as there is time.
     """
-    if planned.config.train.max_seconds is None or not planned.decisions["train.steps"].open:
+    if planned.config.train.budget is None or not planned.decisions["train.steps"].open:
         return None
     experiments.tell("timing     networks, for what fits into the time")
     estimate, why = _Estimate(experiments), ""
