@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from hasten.config.networks import NETWORKS
+from hasten.config.patterns import first_few
 from hasten.files import expanded, first_line, hash_file
 from hasten.observe.folds import POSTPROCESSING_YAML
 
@@ -23,10 +24,6 @@ HASHED = (MODEL, CONFIG_JSON, POSTPROCESSING_YAML)
 """The files of a shared folder that a prediction depends on."""
 SUMS = "SHA256SUMS"
 """File with their hashes, as `sha256sum` writes and checks it."""
-_HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
-"""A repository on the hub, and a branch, tag or commit of it."""
-_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-_LFS_NAME = re.compile("[0-9a-f]{64}")
 _REMEDY = "take the whole folder again from where it was shared, or export it again"
 
 
@@ -38,40 +35,35 @@ def run_paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
 def local_copy(name: str | Path) -> Path:
     """A path as it is; of hf://OWNER/NAME or hf://OWNER/NAME@REVISION the folder of its copy in the hub's cache.
 
-    Of a repository that Hasten did not write, it is its model.safetensors. Only the files of a shared folder are
-    downloaded; without a network, an earlier copy is used. Raises ValueError: no huggingface_hub, no such repository,
-    no network and no copy, no model.safetensors in it, or one that is not what the hub says.
+    Of a repository that Hasten did not write, its model.safetensors. Only the files of a shared folder are downloaded;
+    without a network, an earlier copy is used. Raises ValueError where none of these can be had.
     """
     url = re.sub("^hf:/+", "hf://", Path(name).as_posix())  # a `Path` has one slash
     if not url.startswith("hf://"):
         return expanded(name)
-    parts = _HUB.fullmatch(url)
-    if parts is None:
-        raise ValueError(f"{url}: names no repository; write hf://OWNER/NAME, or hf://OWNER/NAME@REVISION")
-    repository, revision = parts.groups()
+    repository, _, revision = url.removeprefix("hf://").partition("@")
     try:
         import huggingface_hub
     except ImportError:
         raise ValueError(f"{url}: needs huggingface_hub (pip install 'hasten[hub]'); or name a local copy") from None
     try:
-        wanted = [*HASHED, SUMS]
-        folder = Path(huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted))
+        of = {"repo_id": repository, "revision": revision or None}
+        folder = Path(huggingface_hub.snapshot_download(**of, allow_patterns=[*HASHED, SUMS]))
         model = folder / MODEL
-        others = [] if model.is_file() else huggingface_hub.list_repo_files(repository, revision=revision)
+        others = [] if model.is_file() else huggingface_hub.list_repo_files(**of)
     except Exception as error:  # the libraries below have errors of their own
         raise ValueError(
             f"{url}: can't be fetched ({first_line(error)}); check the name and the network, log in if it is private "
             f"(hf auth login), or name a folder to which `hf download {repository} --local-dir FOLDER` copied it"
         ) from None
     if not model.is_file():
-        pickles = [each for each in others if each.endswith(_PICKLES)]
-        why = f", only {pickles[0]}: pickles, which can hold code, are not taken from the hub" if pickles else ""
-        raise ValueError(f"{url}: has no {MODEL}{why}; ask its owner for safetensors")
+        why = "and pickles (.pt, .pth, .bin), which can hold code, are not taken from the hub"
+        raise ValueError(f"{url}: has no {MODEL} (but {first_few(others)}), {why}; ask its owner for safetensors")
     if (folder / SUMS).is_file():
         return folder
     # The cache names large files by their SHA-256, where the file system has links.
     file = model.resolve()
-    if _LFS_NAME.fullmatch(file.name) and hash_file(file) != file.name:
+    if len(file.name) == 64 and hash_file(file) != file.name:
         raise ValueError(f"{file}: is not what the hub has of {url} (another SHA-256); remove it and run again")
     return model
 

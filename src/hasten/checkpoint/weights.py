@@ -41,8 +41,8 @@ def read_model(run: str | Path) -> dict[str, Any]:
 
     Older files may lack `regions`, `region_values`, `iou`, `foreground` and `spacing`.
 
-    run: a run directory, its best.pt, or a folder as `read_shared` reads it. Raises ValueError if there is none, or it is damaged, a state to resume or a
-    cross-validation.
+    run: a run directory, its best.pt, or a folder as `read_shared` reads it. Raises ValueError if there is none, or it
+    is damaged, a state to resume or a cross-validation.
     """
     if not Path(run).exists():
         raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")

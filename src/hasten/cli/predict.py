@@ -28,10 +28,7 @@ _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 def predict(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of a training run, a cross-validation or a shared model, a best.pt, or hf://OWNER/NAME.",
-        ),
+        typer.Argument(metavar="RUN", help="Folder of a run, cross-validation or shared model, or hf://OWNER/NAME."),
     ],
     inputs: _Inputs,
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
@@ -113,8 +110,9 @@ def export(
     format: Annotated[
         str | None,
         typer.Option(
-            help="Of a folder: onnx (with a predict.py that needs no torch and no Hasten), hub (for Hugging Face's hub, "
-            "with a model card), bundle (MONAI's), nnunet (its model folder). Of a file: safetensors, where its ending is another."
+            help="Of a folder: onnx (with a predict.py that needs no torch and no Hasten), hub (for Hugging Face's "
+            "hub, with a model card), bundle (MONAI's), nnunet (its model folder). Of a file: safetensors, where its "
+            "ending is another."
         ),
     ] = None,
     ensemble: _Ensemble = None,
@@ -138,7 +136,8 @@ def export(
         command = f"nnUNetv2_predict_from_modelfolder -m {exported.path} -f 0 -i IMAGES -o LABELS"
         checked = f"a model folder of nnU-Net 2\n{command}"
     elif exported.format == "hub":
-        checked = f"a model to share; set the licence in its README.md, then: hf upload OWNER/NAME {exported.path}"
+        checked = "a model to share; set the licence in README.md (one that was there is kept), then\n"
+        checked += f"hf upload OWNER/NAME {exported.path}"
     elif exported.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif exported.format == "safetensors":

@@ -5,7 +5,6 @@ Hugging Face's hub, a MONAI bundle, or nnU-Net's model folder.
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-import hasten
 from hasten.checkpoint.custom_network import model_network
 from hasten.checkpoint.shared import SUMS, safetensors_bytes
 from hasten.config.load import from_dict
@@ -28,13 +26,11 @@ from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
 from hasten.prediction.ensemble import Ensemble, Member, joined, read_members
 from hasten.prediction.folders import bundle_files, nnunet_files, onnx_files
-from hasten.prediction.hub import CARD, hub_files, public_settings
+from hasten.prediction.hub import CARD, hub_files, public_content
 from hasten.prediction.infer import inference_of
 from hasten.prediction.outputs import write_file
 from hasten.prediction.postprocess import read_cleanings
 from hasten.prediction.scores import first_output
-
-log = logging.getLogger(__name__)
 
 Format = Literal["safetensors", "onnx", "hub", "bundle", "nnunet"]
 _FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {
@@ -97,7 +93,9 @@ def export_weights(
         >>> written = hasten.export_weights("runs/first", "first.safetensors")
     """
     out = Path(out)
-    kind = _format(out, format)
+    kind = cast(Format, format or out.suffix.removeprefix(".").lower())
+    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
+        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
     files_of, with_script = _FOLDERS.get(kind), kind == "onnx" and out.suffix.lower() != ".onnx"
     replaceable = not (out.is_file() if files_of or with_script else out.is_dir())
     if kind == "hub" and out.is_dir() and any(out.iterdir()):
@@ -114,9 +112,7 @@ def export_weights(
     network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     if files_of:
         for name, data in files_of(content, configs[0], network, where=where).items():
-            if name == CARD and (out / name).exists():
-                log.warning("%s: is kept, as you may have edited it; remove it to have it written anew", out / name)
-            else:
+            if name != CARD or not (out / name).exists():  # the user may have edited it
                 write_file(out / name, data)
         return Exported(path=out, format=kind, difference=None, scale=0.0)
     if kind == "safetensors":
@@ -153,7 +149,10 @@ def _checked_onnx(
     if size > _LARGEST:
         raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
     if own:
-        network = _single_way(network, shapes[0], out)
+        if decides_by_values(network, torch.zeros(shapes[0])):
+            why = "the network decides by values on its way, and an ONNX file holds one way only"
+            raise ValueError(f"{out}: {why}; use safetensors")
+        network = _FirstOutput(network).eval()
     try:
         data = _onnx(network, shapes[0], _metadata(content))
         difference, scale = _compare(network, data, shapes)
@@ -169,13 +168,6 @@ def _checked_onnx(
     return data, difference, scale
 
 
-def _format(out: Path, format: str | None) -> Format:
-    kind = format or out.suffix.removeprefix(".").lower()
-    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
-        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
-    return cast(Format, kind)
-
-
 class _FirstOutput(nn.Module):
     """The full-size scores of a network that gives several outputs in evaluation, too."""
 
@@ -187,29 +179,13 @@ class _FirstOutput(nn.Module):
         return first_output(self.network(image), image.ndim)
 
 
-def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Module:
-    """The user's own network as one that can be traced. Raises ValueError for one whose way depends on the image."""
-    if decides_by_values(network, torch.zeros(shape)):
-        raise ValueError(
-            f"{out}: the network decides by values on its way, and an ONNX file holds one way only; use safetensors"
-        )
-    return _FirstOutput(network).eval()
-
-
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
-    # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
-    regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}
-    return {
-        "format": "pt",
-        "hasten": hasten.__version__,
-        "config": json.dumps(public_settings(content["config"])),
-        "labels": json.dumps(content["labels"]),
-        "channels": json.dumps(content["channels"]),
-        "spatial_dims": str(content["spatial_dims"]),
-        "step": str(content["step"]),
-        "dice": str(content["dice"]),
-        **regions,
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in public_content(content).items()
+        if value not in ({}, None)
     }
+    return {"format": "pt", **texts}
 
 
 def _shapes(content: dict[str, Any], unit: Triple, patch: Triple) -> list[tuple[int, ...]]:
