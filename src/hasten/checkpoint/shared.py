@@ -50,7 +50,7 @@ def local_copy(name: str | Path) -> Path:
         of = {"repo_id": repository, "revision": revision or None}
         folder = Path(huggingface_hub.snapshot_download(**of, allow_patterns=[*HASHED, SUMS]))
         model = folder / MODEL
-        others = [] if model.is_file() else huggingface_hub.list_repo_files(**of)
+        others = [] if model.is_file() else huggingface_hub.HfApi().list_repo_files(**of)
     except Exception as error:  # the libraries below have errors of their own
         raise ValueError(
             f"{url}: can't be fetched ({first_line(error)}); check the name and the network, log in if it is private "

@@ -136,8 +136,7 @@ def export(
         command = f"nnUNetv2_predict_from_modelfolder -m {exported.path} -f 0 -i IMAGES -o LABELS"
         checked = f"a model folder of nnU-Net 2\n{command}"
     elif exported.format == "hub":
-        checked = "a model to share; set the licence in README.md (one that was there is kept), then\n"
-        checked += f"hf upload OWNER/NAME {exported.path}"
+        checked = f"set the licence in README.md (an earlier one is kept), then: hf upload OWNER/NAME {exported.path}"
     elif exported.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif exported.format == "safetensors":

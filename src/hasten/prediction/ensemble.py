@@ -82,8 +82,7 @@ class Member:
 
 
 def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
-    """The networks of a run directory, best.pt, shared folder or hf://OWNER/NAME, of all finished folds of a
-    cross-validation, or of several of these.
+    """The networks of a run, as `hasten.predict` takes it, of all finished folds of a cross-validation, or of several.
 
     Raises ValueError where one can't be read, where folds differ in their settings or data, and where other runs differ
     in what networks must share to be averaged: channels, labels, regions and the preparation of images.

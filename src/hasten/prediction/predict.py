@@ -168,9 +168,8 @@ def predict(
     """Write a label map for every input, with the shape, affine and orientation of the input.
 
     Args:
-        run: a run directory, a best.pt, a folder of `hasten export --format hub` or its hf://OWNER/NAME; or the folder
-            of a cross-validation, whose finished folds predict together; or several of these: the mean of their
-            probabilities decides.
+        run: a run directory, a best.pt, a shared folder or hf://OWNER/NAME; or the folder of a cross-validation, whose
+            finished folds predict together; or several of these: the mean of their probabilities decides.
         inputs: image files, or folders of them; `find_cases` says what they hold.
         out: folder. Names in it are those of the cases with `ending`; label values are those of the training set.
         overrides: settings of the section `infer` that differ from the run's, such as "infer.overlap=0.25".

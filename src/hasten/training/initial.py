@@ -110,10 +110,9 @@ def start_of(planned: RunPlan) -> Start | None:
 def read_weights(path: str | Path) -> Saved:
     """The state dict that a file holds, on the CPU. No code in the file is run (`weights_only`).
 
-    path: a run's folder (its best.pt), a shared folder, hf://OWNER/NAME, or a file: best.pt, a .safetensors, or
-    whatever torch.load reads, as a MONAI bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at
-    its top. Raises ValueError that names the file if there is none, it can't be read, holds more than data, no tensors,
-    or NaN or infinite weights.
+    path: a run's or a shared folder, hf://OWNER/NAME, or a file: best.pt, a .safetensors, or what torch.load reads, as
+    a MONAI bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that
+    names the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
     """
     path = local_copy(path)
     if not path.exists():
