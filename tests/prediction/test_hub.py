@@ -141,21 +141,6 @@ def test_a_path_to_the_users_code_is_not_shared(tmp_path: Path) -> None:
     assert read_model(tmp_path / "net")["config"]["loss"]["name"] == "loss.py:Mine"
 
 
-def test_a_network_of_the_users_own_is_not_shared(tmp_path: Path) -> None:
-    code = tmp_path / "net.py"
-    code.write_text(
-        "from torch import nn\n\n\ndef make(channels, classes):\n    return nn.Conv3d(channels, classes, 1)\n"
-    )
-    config = config_of()
-    run = run_of(tmp_path / "run", config, network_of(config))
-    content = read_checkpoint(run / "checkpoints/best.pt")
-    content["config"]["network"] = {"name": f"{code}:make", "divisor": [1, 1, 1]}
-    write_checkpoint(run / "checkpoints/best.pt", content)
-    with pytest.raises(ValueError):
-        export_weights(run, tmp_path / "out", "hub")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_of_others_is_not_written_into(shared: Path, run: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
