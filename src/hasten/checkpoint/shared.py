@@ -38,7 +38,7 @@ def local_copy(name: str | Path) -> Path:
     Of a repository that Hasten did not write, its model.safetensors. Only the files of a shared folder are downloaded;
     without a network, an earlier copy is used. Raises ValueError where none of these can be had.
     """
-    url = re.sub("^hf:/+", "hf://", Path(name).as_posix())  # a `Path` has one slash
+    url = re.sub("^hf:(/+|$)", "hf://", Path(name).as_posix())  # a `Path` has one slash
     if not url.startswith("hf://"):
         return expanded(name)
     repository, _, revision = url.removeprefix("hf://").partition("@")
