@@ -128,11 +128,11 @@ def test_the_hubs_own_library_reads_the_card(shared: Path) -> None:
 
 
 def test_a_path_to_the_users_code_is_not_shared(tmp_path: Path) -> None:
-    content = {"loss": {"name": "/home/secret/loss.py:Mine", "args": {}}}
+    loss = {"name": r"C:\secret\loss.py:Mine", "args": {"table": "/home/secret/table.csv"}}
     config = config_of()
     run = run_of(tmp_path / "run", config, network_of(config))
     whole = read_checkpoint(run / "checkpoints/best.pt")
-    whole["config"]["loss"] |= content["loss"]
+    whole["config"]["loss"] |= loss
     write_checkpoint(run / "checkpoints/best.pt", whole)
     for out, kind in ((tmp_path / "net", "hub"), (tmp_path / "net.safetensors", None)):
         export_weights(run, out, kind)  # type: ignore[arg-type]

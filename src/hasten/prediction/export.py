@@ -86,8 +86,7 @@ def export_weights(
         trust_changed_code: as for `predict`.
 
     Raises:
-        ValueError: also for an `out` that exists, without `overwrite`, for a missing package of the extra `export`, and
-            for a `hub` folder that holds other files than such an export.
+        ValueError: also for an `out` that exists, without `overwrite`, and for a missing package of the extra `export`.
 
     Example:
         >>> written = hasten.export_weights("runs/first", "first.safetensors")

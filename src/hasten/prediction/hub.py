@@ -35,6 +35,7 @@ def public_content(content: Mapping[str, Any]) -> dict[str, Any]:
     for section, field in (("augment", "chain"), ("loss", "name")):
         if is_user_code(settings[section].get(field) or ""):
             settings[section][field] = re.split(r"[/\\]", settings[section][field])[-1]
+            settings[section].pop("args", None)  # they may be paths, too
     others = {name: value for name, value in content.items() if name not in ("weights", "config")}
     return {"hasten": hasten.__version__, **others, "config": settings}
 
