@@ -101,7 +101,7 @@ def read_shared(folder: Path) -> dict[str, Any]:
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, on the CPU, each under all its names. Raises ValueError."""
+    """Tensors of any shape of a .safetensors file, on the CPU, each under all its names. Raises ValueError."""
     try:
         with safe_open(file, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -112,7 +112,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def safetensors_bytes(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """A .safetensors file with these tensors, bit for bit."""
+    """A .safetensors file with these tensors of any shape, bit for bit."""
     tensors: dict[str, Tensor] = {}
     names: dict[tuple[int, torch.Size], str] = {}
     other_names: dict[str, str] = {}
