@@ -47,10 +47,10 @@ def local_copy(name: str | Path) -> Path:
     except ImportError:
         raise ValueError(f"{url}: needs huggingface_hub (pip install 'hasten[hub]'); or name a local copy") from None
     try:
-        of = {"repo_id": repository, "revision": revision or None}
-        folder = Path(huggingface_hub.snapshot_download(**of, allow_patterns=[*HASHED, SUMS]))
+        version, wanted = revision or None, [*HASHED, SUMS]
+        folder = Path(huggingface_hub.snapshot_download(repository, revision=version, allow_patterns=wanted))
         model = folder / MODEL
-        others = [] if model.is_file() else huggingface_hub.HfApi().list_repo_files(**of)
+        others = [] if model.is_file() else huggingface_hub.HfApi().list_repo_files(repository, revision=version)
     except Exception as error:  # the libraries below have errors of their own
         raise ValueError(
             f"{url}: can't be fetched ({first_line(error)}); check the name and the network, log in if it is private "
