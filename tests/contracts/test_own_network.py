@@ -105,6 +105,9 @@ def test_it_trains_resumes_bit_for_bit_predicts_and_exports(
     [written] = predict(whole, image, tmp_path / "masks", device="cpu")
     assert nib.load(written).shape == nib.load(image).shape
     export_weights(whole, tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match=r"best\.pt: its network is your own code, .*; export it as \.safetensors"):
+        export_weights(whole, tmp_path / "shared", "hub")
+    assert not (tmp_path / "shared").exists()
     weights = checkpoint(whole, "best")["weights"]
     assert load_file(tmp_path / "net.safetensors").keys() == weights.keys()
     if "by_values" in str(settings):

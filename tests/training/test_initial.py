@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from torch import nn
 from hasten.checkpoint.file import write_checkpoint
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
-from hasten.training.initial import read_weights
+from hasten.prediction.export import export_weights
+from hasten.training.initial import read_weights, start_of
+from hasten.training.plan import plan_run
 from hasten.training.run import train
+from tests.checkpoint.hub_server import REPOSITORY, Hub, serving
 from tests.training.runs import checkpoint, config_of
 
 
@@ -185,6 +189,29 @@ def test_a_run_starts_from_another(folder: Path, make: Callable[..., RunConfig],
     engaged = json.loads((out / SUMMARY_JSON).read_text())["accelerators"]["weights to start from"]
     assert engaged["on"]
     assert f"{len(began)} of {len(began)} tensors" in engaged["reason"]
+
+
+def test_a_run_starts_from_a_shared_folder_as_from_the_run(
+    folder: Path, make: Callable[..., RunConfig], first: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = folder / "shared"
+    export_weights(first, shared, "hub")
+    hub = Hub({path.name: path.read_bytes() for path in shared.iterdir()})
+    starts = {}
+    with serving(hub, folder / "hub", monkeypatch):
+        for name in (str(first), str(shared), f"hf://{REPOSITORY}"):
+            planned = plan_run(make(f"network.weights={name}"))
+            start = start_of(planned)
+            assert start is not None
+            starts[name] = (dataclasses.replace(planned.config.network, weights=None), start.fit.values)
+    (network, values), *others = starts.values()
+    assert network.norm == "batch"  # as the run has it
+    for other, got in others:
+        assert other == network
+        assert same(got, values)
+    (shared / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match=r"model\.safetensors: was changed since it was exported"):
+        plan_run(make(f"network.weights={shared}"))
 
 
 def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

@@ -10,21 +10,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
+from hasten.checkpoint.shared import MODEL, SUMS, is_shared, local_copy, read_shared
 from hasten.config.load import from_dict
 from hasten.config.patterns import first_few
 from hasten.config.schema import NetworkConfig, RunConfig
-from hasten.files import expanded
 from hasten.observe.folds import refuse_cross_validation
-from hasten.observe.rundir import CHECKPOINTS
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 
 _CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int}
 """Types of what every model holds."""
 
 
 def model_file(run: str | Path) -> Path:
-    """The best.pt of a run directory; a file is one itself."""
+    """The best.pt of a run directory, or the model.safetensors of a shared folder; a file is one itself."""
     run = Path(run)
-    return run / CHECKPOINTS / "best.pt" if run.is_dir() else run
+    if not run.is_dir():
+        return run
+    best = run / CHECKPOINTS / BEST_PT
+    is_run = best.is_file() or not any((run / name).is_file() for name in (MODEL, SUMS))
+    return best if is_run else run / MODEL
 
 
 def run_of(model: Path) -> Path:
@@ -37,14 +41,14 @@ def read_model(run: str | Path) -> dict[str, Any]:
 
     Older files may lack `regions`, `region_values`, `iou`, `foreground` and `spacing`.
 
-    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume or a
-    cross-validation.
+    run: a run directory, its best.pt, or a folder as `read_shared` reads it. Raises ValueError if there is none, or it
+    is damaged, a state to resume or a cross-validation.
     """
     if not Path(run).exists():
         raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")
     refuse_cross_validation(Path(run))
     path = model_file(run)
-    content = read_checkpoint(path)
+    content = _read(path)
     if "weights" not in content:
         raise ValueError(
             f"{path}: holds the state of a run to resume, not a model; name the run's folder or its best.pt"
@@ -60,6 +64,10 @@ def read_model(run: str | Path) -> dict[str, Any]:
     return content
 
 
+def _read(file: Path) -> dict[str, Any]:
+    return read_shared(file.parent) if file.suffix == ".safetensors" else read_checkpoint(file)
+
+
 def with_network_of_weights(config: RunConfig, spatial_dims: int) -> RunConfig:
     """The settings with the network of the run that network.weights names, where they leave the network open.
 
@@ -67,10 +75,10 @@ def with_network_of_weights(config: RunConfig, spatial_dims: int) -> RunConfig:
     kernels are taken for images of the same dimension only. Raises ValueError for a damaged file.
     """
     own, usual = config.network, NetworkConfig()
-    file = model_file(expanded(own.weights)) if own.weights is not None else None
-    if file is None or not file.is_file() or not is_checkpoint(file):
+    file = model_file(local_copy(own.weights)) if own.weights is not None else None
+    if file is None or not file.is_file() or not (is_shared(file) or is_checkpoint(file)):
         return config
-    content = read_checkpoint(file)
+    content = _read(file)
     if not isinstance(content.get("config"), dict):
         return config
     saved = from_dict(content["config"], str(file)).network

@@ -27,7 +27,8 @@ _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 
 def predict(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a training run or a cross-validation, or a best.pt.")
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run, cross-validation or shared model, or hf://OWNER/NAME."),
     ],
     inputs: _Inputs,
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
@@ -109,8 +110,9 @@ def export(
     format: Annotated[
         str | None,
         typer.Option(
-            help="Of a folder: onnx (with a predict.py that needs no torch and no Hasten), bundle (MONAI's), nnunet "
-            "(its model folder). Of a file: safetensors, where its ending is another."
+            help="Of a folder: onnx (with a predict.py that needs no torch and no Hasten), hub (for Hugging Face's "
+            "hub, with a model card), bundle (MONAI's), nnunet (its model folder). Of a file: safetensors, where its "
+            "ending is another."
         ),
     ] = None,
     ensemble: _Ensemble = None,
@@ -133,6 +135,8 @@ def export(
     elif exported.format == "nnunet":
         command = f"nnUNetv2_predict_from_modelfolder -m {exported.path} -f 0 -i IMAGES -o LABELS"
         checked = f"a model folder of nnU-Net 2\n{command}"
+    elif exported.format == "hub":
+        checked = f"set the licence in README.md (an earlier one is kept), then: hf upload OWNER/NAME {exported.path}"
     elif exported.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif exported.format == "safetensors":

@@ -214,7 +214,8 @@ class NetworkConfig:
     deep_supervision: Few = 0
     """Coarser outputs that the loss looks at too while training."""
     weights: str | None = None
-    """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
+    """Weights to start from: a run's or a shared folder, hf://OWNER/NAME, or a .pt, .pth or .safetensors file; None
+    draws them at random."""
 
 
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]

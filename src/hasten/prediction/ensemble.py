@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.cases.locate import same_source
+from hasten.checkpoint.shared import run_paths
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.check import check_run
 from hasten.config.load import from_dict, load_as, to_dict
@@ -81,12 +82,12 @@ class Member:
 
 
 def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
-    """The networks of a run directory or best.pt, of all finished folds of a cross-validation, or of several of these.
+    """The networks of a run, as `hasten.predict` takes it, of all finished folds of a cross-validation, or of several.
 
     Raises ValueError where one can't be read, where folds differ in their settings or data, and where other runs differ
     in what networks must share to be averaged: channels, labels, regions and the preparation of images.
     """
-    paths = [Path(path) for path in ([run] if isinstance(run, (str, Path)) else run)]
+    paths = run_paths(run)
     if not paths:
         raise ValueError("predict: no run is named; name a run's folder, its best.pt or a cross-validation")
     members: list[Member] = []

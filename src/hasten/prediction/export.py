@@ -1,5 +1,5 @@
-"""A trained network for other programs: safetensors, checked ONNX with or without all that it needs to predict, a MONAI
-bundle, or nnU-Net's model folder.
+"""A trained network for others: safetensors, checked ONNX with or without all that it needs to predict, a folder for
+Hugging Face's hub, a MONAI bundle, or nnU-Net's model folder.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-import hasten
 from hasten.checkpoint.custom_network import model_network
+from hasten.checkpoint.shared import SUMS, safetensors_bytes
 from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.schema import Triple
@@ -26,13 +26,18 @@ from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
 from hasten.prediction.ensemble import Ensemble, Member, joined, read_members
 from hasten.prediction.folders import bundle_files, nnunet_files, onnx_files
+from hasten.prediction.hub import CARD, hub_files, public_content
 from hasten.prediction.infer import inference_of
 from hasten.prediction.outputs import write_file
 from hasten.prediction.postprocess import read_cleanings
 from hasten.prediction.scores import first_output
 
-Format = Literal["safetensors", "onnx", "bundle", "nnunet"]
-_FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {"bundle": bundle_files, "nnunet": nnunet_files}
+Format = Literal["safetensors", "onnx", "hub", "bundle", "nnunet"]
+_FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {
+    "hub": hub_files,
+    "bundle": bundle_files,
+    "nnunet": nnunet_files,
+}
 """What the formats that are always folders hold."""
 _INSTALL = "pip install 'hasten[export]'"
 _OPSET = 17
@@ -40,8 +45,6 @@ _LARGEST = 2_000_000_000
 """Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
 _TOLERANCE = 1e-4
 """Largest difference of an ONNX file's scores, relative to the largest score, if that is above 1."""
-_PRIVATE = ("data", "cache")
-"""Sections of a run that describe the machine it was trained on and not the network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +74,15 @@ def export_weights(
     as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say in their metadata
     how the image is prepared and what the classes mean. The format `onnx` where `out` does not end in .onnx is a folder
     with that file and a predict.py that prepares images and writes label maps, without torch and Hasten (`onnx_files`).
-    `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`). An ONNX file
-    is run beside PyTorch on random images of several shapes.
+    `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`), `hub` one to
+    share, from which Hasten predicts and trains on (`hub_files`). An ONNX file is run beside PyTorch on random images
+    of several shapes.
 
     Args:
         run: a run directory, or a best.pt; for the folder of `onnx` whatever `hasten.predict` takes.
         out: file or folder to write.
         format: None takes the one of `out`'s suffix.
-        overwrite: replace what is there.
+        overwrite: replace what is there. A model card stays, as its author may have edited it.
         trust_changed_code: as for `predict`.
 
     Raises:
@@ -88,9 +92,13 @@ def export_weights(
         >>> written = hasten.export_weights("runs/first", "first.safetensors")
     """
     out = Path(out)
-    kind = _format(out, format)
+    kind = cast(Format, format or out.suffix.removeprefix(".").lower())
+    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
+        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
     files_of, with_script = _FOLDERS.get(kind), kind == "onnx" and out.suffix.lower() != ".onnx"
     replaceable = not (out.is_file() if files_of or with_script else out.is_dir())
+    if kind == "hub" and out.is_dir() and any(out.iterdir()):
+        replaceable = (out / SUMS).is_file()  # names such as config.json may be another program's
     if out.exists() and not (replaceable and overwrite):
         raise ValueError(f"{out}: exists; choose another --out" + (", or add --overwrite" if replaceable else ""))
     members = read_members(run)
@@ -103,10 +111,11 @@ def export_weights(
     network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     if files_of:
         for name, data in files_of(content, configs[0], network, where=where).items():
-            write_file(out / name, data)
+            if name != CARD or not (out / name).exists():  # the user may have edited it
+                write_file(out / name, data)
         return Exported(path=out, format=kind, difference=None, scale=0.0)
     if kind == "safetensors":
-        write_file(out, _safetensors(network, _metadata(content)))
+        write_file(out, safetensors_bytes(network.state_dict(), _metadata(content)))
         return Exported(path=out, format=kind, difference=0.0, scale=0.0)
     how, unit = None, divisor(configs[0].network)
     if with_script:
@@ -139,7 +148,10 @@ def _checked_onnx(
     if size > _LARGEST:
         raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
     if own:
-        network = _single_way(network, shapes[0], out)
+        if decides_by_values(network, torch.zeros(shapes[0])):
+            why = "the network decides by values on its way, and an ONNX file holds one way only"
+            raise ValueError(f"{out}: {why}; use safetensors")
+        network = _FirstOutput(network).eval()
     try:
         data = _onnx(network, shapes[0], _metadata(content))
         difference, scale = _compare(network, data, shapes)
@@ -155,13 +167,6 @@ def _checked_onnx(
     return data, difference, scale
 
 
-def _format(out: Path, format: str | None) -> Format:
-    kind = format or out.suffix.removeprefix(".").lower()
-    if kind not in get_args(Format) or (kind in _FOLDERS and not format):
-        raise ValueError(f"{out}: {kind or 'it'} names no format; end it in .onnx or .safetensors, or use --format")
-    return cast(Format, kind)
-
-
 class _FirstOutput(nn.Module):
     """The full-size scores of a network that gives several outputs in evaluation, too."""
 
@@ -173,54 +178,13 @@ class _FirstOutput(nn.Module):
         return first_output(self.network(image), image.ndim)
 
 
-def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Module:
-    """The user's own network as one that can be traced. Raises ValueError for one whose way depends on the image."""
-    if decides_by_values(network, torch.zeros(shape)):
-        raise ValueError(
-            f"{out}: the network decides by values on its way, and an ONNX file holds one way only; use safetensors"
-        )
-    return _FirstOutput(network).eval()
-
-
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
-    config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
-    # The path of a local file describes the machine, too.
-    config["network"] = {name: value for name, value in config["network"].items() if name != "weights"}
-    # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
-    regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}
-    return {
-        "format": "pt",
-        "hasten": hasten.__version__,
-        "config": json.dumps(config),
-        "labels": json.dumps(content["labels"]),
-        "channels": json.dumps(content["channels"]),
-        "spatial_dims": str(content["spatial_dims"]),
-        "step": str(content["step"]),
-        "dice": str(content["dice"]),
-        **regions,
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in public_content(content).items()
+        if value not in ({}, None)
     }
-
-
-def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
-    try:
-        from safetensors.torch import load, save
-    except ImportError as error:
-        raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
-    tensors: dict[str, Tensor] = {}
-    names: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in network.state_dict().items():
-        place = (tensor.data_ptr(), tensor.shape)
-        if tensor.numel() and place in names:
-            # The format's own way with a tensor of two names (DynUNet's): written once, the other name in the metadata.
-            metadata[name] = names[place]
-        else:
-            names[place] = name
-            tensors[name] = tensor.contiguous()
-    data = save(tensors, metadata)
-    read = load(data)
-    assert read.keys() == tensors.keys()
-    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
-    return data
+    return {"format": "pt", **texts}
 
 
 def _shapes(content: dict[str, Any], unit: Triple, patch: Triple) -> list[tuple[int, ...]]:

@@ -268,7 +268,10 @@ def write_label(target: Path, label: np.ndarray, volume: Volume, case: Case) -> 
     elif suffix == ".png":
         write_label_picture(target, label)
     else:
-        _write_tiff(target, _smallest(label))
+        import tifffile
+
+        with replacing(target, target.with_name(f".{target.name}.tmp")) as file:  # a page for each slice
+            tifffile.imwrite(file, _smallest(label), compression="zlib", photometric="minisblack", metadata=None)
 
 
 def _smallest(label: np.ndarray) -> np.ndarray:
@@ -292,11 +295,3 @@ def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _write_tiff(target: Path, label: np.ndarray) -> None:
-    """A page for each slice."""
-    import tifffile
-
-    with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
-        tifffile.imwrite(file, label, compression="zlib", photometric="minisblack", metadata=None)

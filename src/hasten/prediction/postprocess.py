@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from hasten.checkpoint.shared import run_paths
 from hasten.config.validate import checked_as
 from hasten.config.yaml_file import read_document
 from hasten.files import replacing
@@ -98,11 +99,16 @@ def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
     if is_edited(folder):
         log.warning("%s: was edited, and is kept; remove it to have it written anew", folder / POSTPROCESSING_YAML)
         return
-    tree = {value: asdict(cleaning) for value, cleaning in cleanings.items()}
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     target = folder / POSTPROCESSING_YAML
     with replacing(target, target.with_name(f".{target.name}.{os.getpid()}")) as file:
-        file.write(f"{_HEADING}{_digest(text)}\n{text}".encode())
+        file.write(cleanings_bytes(cleanings))
+
+
+def cleanings_bytes(cleanings: Cleanings) -> bytes:
+    """The content of postprocessing.yaml."""
+    tree = {value: asdict(cleaning) for value, cleaning in cleanings.items()}
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return f"{_HEADING}{_digest(text)}\n{text}".encode()
 
 
 def is_edited(folder: Path) -> bool:
@@ -125,7 +131,7 @@ def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, 
     differ nothing is done, with a warning. run: as `read_members` takes it. labels: label value to name, of the
     networks. Raises ValueError for a file of another form.
     """
-    paths = [Path(path) for path in ([run] if isinstance(run, (str, Path)) else run)]
+    paths = run_paths(run)
     cleanings = [_read(file, labels) if (file := _file_of(path)) else {} for path in paths]
     if any(each != cleanings[0] for each in cleanings[1:]):
         log.warning(

@@ -19,6 +19,7 @@ from hasten.cases.formats import is_picture, named_files, read_file_header, stem
 from hasten.cases.read import check_finite, misplaced_files, read_image, warn_misplaced
 from hasten.cases.types import Case, Volume, is_flat
 from hasten.checkpoint.recorded_split import trained_on
+from hasten.checkpoint.shared import run_paths
 from hasten.checkpoint.weights import run_of
 from hasten.config.patterns import SHOWN, listing
 from hasten.config.schema import PrepareConfig
@@ -167,8 +168,8 @@ def predict(
     """Write a label map for every input, with the shape, affine and orientation of the input.
 
     Args:
-        run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together;
-            or several of these: the mean of their probabilities decides.
+        run: a run directory, a best.pt, a shared folder or hf://OWNER/NAME; or the folder of a cross-validation, whose
+            finished folds predict together; or several of these: the mean of their probabilities decides.
         inputs: image files, or folders of them; `find_cases` says what they hold.
         out: folder. Names in it are those of the cases with `ending`; label values are those of the training set.
         overrides: settings of the section `infer` that differ from the run's, such as "infer.overlap=0.25".
@@ -197,6 +198,7 @@ def predict(
         >>> paths = hasten.predict("runs/first", "path/to/dataset/imagesTr", "predictions")
     """
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
+    run = run_paths(run)  # once, as what a name on the hub stands for may change
     members = with_infer(read_members(run), overrides)
     content = members[0].content
     cases = find_cases(files, content["channels"], content["spatial_dims"])
@@ -441,6 +443,7 @@ def load_predictor(
         >>> volume = nibabel.load("case.nii.gz").get_fdata().transpose(2, 1, 0)
         >>> label = predictor(volume, spacing=(1, 1, 1))
     """
+    run = run_paths(run)
     members = with_infer(read_members(run), overrides)
     cleanings = read_cleanings(run, members[0].content["labels"]) if postprocess else {}
     model = load_members(members, device=device, trust_changed_code=trust_changed_code)

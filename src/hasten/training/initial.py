@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, serialization
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
+from hasten.checkpoint.shared import local_copy, read_safetensors
 from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.patterns import first_few
-from hasten.files import expanded, first_line, hash_file
+from hasten.files import first_line, hash_file
 from hasten.nets.weights import Fit, fit_weights
 from hasten.training.plan import RunPlan, build_net
 
@@ -109,11 +110,11 @@ def start_of(planned: RunPlan) -> Start | None:
 def read_weights(path: str | Path) -> Saved:
     """The state dict that a file holds, on the CPU. No code in the file is run (`weights_only`).
 
-    path: a run's folder (its best.pt), or a file: best.pt, a .safetensors, or whatever torch.load reads, as a MONAI
-    bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that names
-    the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
+    path: a run's or a shared folder, hf://OWNER/NAME, or a file: best.pt, a .safetensors, or what torch.load reads, as
+    a MONAI bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that
+    names the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
     """
-    path = expanded(path)
+    path = local_copy(path)
     if not path.exists():
         raise ValueError(f"{path}: no such file or run")
     file = model_file(path)
@@ -143,15 +144,11 @@ def _content(file: Path) -> Any:
     """What a file holds, read as its kind asks for."""
     if is_checkpoint(file):
         return read_checkpoint(file)
+    if file.suffix.lower() == ".safetensors":
+        return read_safetensors(file)
     try:
-        if file.suffix.lower() == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(file)
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except ImportError:
-        raise ValueError(f"{file}: needs the package safetensors: pip install 'hasten[export]'") from None
     except Exception as error:  # a crafted file can make the reader raise anything
         raise ValueError(
             f"{file}: is damaged, or holds more than weights, and nothing in it was run ({first_line(error)}); name a "
