@@ -67,6 +67,7 @@ def line_chart(
     x_label: str = "",
     level: float | None = None,
     log: bool = False,
+    log_x: bool = False,
     bounds: tuple[float, float | None] | None = None,
     ticks: Sequence[float] = (),
 ) -> str:
@@ -92,11 +93,15 @@ def line_chart(
         axes.yaxis.set_minor_formatter(_Plain(minor_thresholds=(2, 0.6)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlim(left=0)
+    if log_x:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    else:
+        axes.set_xlim(left=0)
     if bounds is not None:
         axes.set_ylim(*bounds)
     if ticks:
-        ticks = _apart(ticks)
+        ticks = ticks if log_x else _apart(ticks)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.grid(True, color=_VARIABLES["--line"], linewidth=0.8)
     return _svg(figure, id_prefix=id_prefix, describe=describe)
