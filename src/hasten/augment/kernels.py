@@ -38,6 +38,7 @@ from hasten.files import last_line
 from hasten.observe.cores import usable_cores
 from hasten.observe.env import required_cxx_compiler
 from hasten.sample import constant, gather, random
+from hasten.system import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def _build(spec: Spec, path: Path) -> None:
         if process.returncode:
             stderr = process.stderr.decode(errors="replace").strip()
             raise RuntimeError(stderr or f"the process that compiles and loads it ended with {process.returncode}")
-        output.replace(path)
+        replace_file(output, path)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
     finally:

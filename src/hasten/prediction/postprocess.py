@@ -108,7 +108,7 @@ def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
 def is_edited(folder: Path) -> bool:
     """Whether somebody has changed the postprocessing.yaml of a folder since it was written."""
     try:
-        first, _, rest = (folder / POSTPROCESSING_YAML).read_text().partition("\n")
+        first, _, rest = (folder / POSTPROCESSING_YAML).read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
         return False
     return not first.endswith(_digest(rest))

@@ -25,6 +25,8 @@ _CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
 _PATIENCE_S = 20
 """Seconds from the first failure to a SIGKILL by torch's launcher, which waits 30 s for ranks that don't end."""
 _LAST_LINES = 20
+_KILLED = -9
+"""The exit code of SIGKILL, which Windows has no name for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,7 @@ class End:
             case "memory":
                 return "ran out of memory"
             case "killed":
-                hint = " (often by the system, for want of memory: see dmesg)" if self.exit_code == -9 else ""
+                hint = " (often by the system, for want of memory: see dmesg)" if self.exit_code == _KILLED else ""
                 return f"was killed by {_signal_name(-self.exit_code)}{hint}"
             case "silent":
                 return f"ended with exit code {self.exit_code} and gave no reason"
@@ -99,7 +101,7 @@ def ends_of(
             end = replace(end, how="stalled", traceback=stack)
         elif code < 0:
             late = failure.timestamp - began >= _PATIENCE_S
-            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
+            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == _KILLED and late))
             end = replace(end, how="ended" if by_launcher else "killed")
         if end.how in ("silent", "killed"):
             end = replace(end, traceback=last_lines(logs[rank]))
@@ -114,14 +116,14 @@ def first_of(ends: Sequence[End]) -> End:
         return by_cause
     # All ranks stalled, but the others waited for one. A rank that had to be killed could not even report its stall.
     still = [end for end in ends if end.how == "stalled"]
-    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -signal.SIGKILL]
+    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == _KILLED]
     return min(still, key=lambda end: (end.step, end.collectives, end.rank))
 
 
 def last_lines(log: Path) -> str:
     """The last lines of a rank's log."""
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
     except OSError:
         return ""
 
@@ -129,7 +131,7 @@ def last_lines(log: Path) -> str:
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
     """The place and the stacks that a rank's watchdog wrote, if they are of this process."""
     with suppress(OSError, ValueError, TypeError):
-        place, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
+        place, _, stack = stack_file(where, rank).read_text(encoding="utf-8", errors="replace").partition("\n")
         stall = Stall(**json.loads(place))
         if stall.pid == pid:
             return stall, stack

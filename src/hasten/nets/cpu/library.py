@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
+from hasten.system import replace_file
 
 _FOLDER = Path(__file__).parent
 _LEVELS = {"normact": "-O2", "soft_counts": "-O2", "few_channels": "-O3"}
@@ -57,7 +59,7 @@ def _built() -> Path:
     folder = cache_dir(CacheConfig()) / "kernels"
     compiler = required_cxx_compiler()
     flags = (*_FLAGS, *_instructions())
-    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags, _LEVELS)).encode())
+    digest = hashlib.sha256(repr((platform.machine(), sys.platform, compiler, flags, _LEVELS)).encode())
     for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
         digest.update((_FOLDER / source).read_bytes())
     path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
@@ -75,7 +77,7 @@ def _built() -> Path:
             for each in compiling.values():
                 each.result()
             _compile(compiler, (*flags, "-shared", *compiling, "-o", os.fsdecode(temporary)))
-        temporary.replace(path)
+        replace_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
