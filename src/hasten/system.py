@@ -1,7 +1,7 @@
 """Calls that differ between Linux, macOS and Windows: locks, mapped files, and what becomes of files that are open.
 
-No other module needs to know which of them runs. What only one of them has is absent on the others, with the same
-results: control groups, the cores of a process, its end with that of its parent.
+What only Linux has is absent elsewhere, with the same results: control groups, the cores of a process, its end with
+that of its parent.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,8 +29,6 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 """For `os.open`: without it Windows translates line breaks."""
 _LOCKED_BYTE = 1 << 30
 """Windows keeps others from reading bytes that are locked: one behind any content."""
-_READ_WRITE = 0x12019F
-"""FILE_GENERIC_READ and FILE_GENERIC_WRITE of Windows."""
 _MAP_FIXED = 0x10
 _ZEROS = bytes(1 << 20)
 _REPLACE_S, _PAUSE_S = 2.0, 0.02
@@ -58,49 +55,33 @@ def try_lock(path: Path) -> int | None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     locked = False
     try:
-        locked = _locked(handle) and _same_file(handle, path)
+        with suppress(BlockingIOError, PermissionError, FileNotFoundError):
+            _lock(handle)
+            locked = os.path.samestat(os.fstat(handle), path.stat())
     finally:
         if not locked:
             os.close(handle)
     return handle if locked else None
 
 
-def _locked(handle: int) -> bool:
-    try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+def _lock(handle: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
         os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         os.lseek(handle, 0, os.SEEK_SET)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def remove_lock(path: Path, handle: int) -> None:
     """Remove a file that this handle of `try_lock` holds, and close the handle.
 
-    The file stays where the system lets no open file be removed and another process has just opened it.
+    Windows, where no open file can be removed, leaves it to a process that has just opened it.
     """
-    removed = _removed(path)
-    os.close(handle)
-    if not removed:
-        _removed(path)
-
-
-def _removed(path: Path) -> bool:
-    with suppress(OSError):
-        path.unlink()
-        return True
-    return False
+    steps = [path.unlink, partial(os.close, handle)]
+    for step in steps if os.name != "nt" else reversed(steps):
+        with suppress(OSError):
+            step()
 
 
 def replace_file(temporary: Path, path: Path) -> None:
@@ -151,23 +132,6 @@ def read_at(handle: int, size: int, start: int) -> bytes:
         return os.read(handle, size)
 
 
-def shared_handle(handle: int) -> Any:
-    """An open file that can be pickled for a process that is being started, which opens it by `received_handle`."""
-    from multiprocessing import reduction
-
-    if os.name == "nt":
-        return reduction.DupHandle(msvcrt.get_osfhandle(handle), _READ_WRITE)  # type: ignore[attr-defined]
-    return reduction.DupFd(handle)
-
-
-def received_handle(shared: Any) -> int:
-    """The handle of a file that another process gave away by `shared_handle`."""
-    handle: int = shared.detach()
-    if os.name == "nt":
-        return msvcrt.open_osfhandle(handle, os.O_RDWR | BINARY)  # type: ignore[attr-defined, no-any-return]
-    return handle
-
-
 def map_privately(handle: int, size: int, offset: int) -> memoryview:
     """A range of an open file, to read and to change for oneself: a page is copied at its first change.
 
@@ -178,7 +142,8 @@ def map_privately(handle: int, size: int, offset: int) -> memoryview:
     assert size > 0
     if not hasattr(mmap, "MAP_PRIVATE"):
         return memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_COPY, offset=offset))
-    return _mapping(_mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset), size)
+    address = _mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset)
+    return _view_of(address, size, _libc().munmap, address, size)
 
 
 def map_files(spans: Sequence[Span], size: int) -> memoryview:
@@ -188,10 +153,10 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
     several files are read into memory. Raises OSError.
     """
     if not hasattr(mmap, "MAP_PRIVATE"):
-        return _map_one(spans[0].path, size) if len(spans) == 1 else _read_all(spans, size)
+        return _map_or_read(spans, size)
     # Pages of zeros, not unmapped ones: a copy of the whole range reads the gaps too.
     address = _mapped(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    view = _mapping(address, size)
+    view = _view_of(address, size, _libc().munmap, address, size)
     for span in spans:
         assert span.start % mmap.PAGESIZE == 0
         assert span.start + span.size <= size
@@ -204,20 +169,18 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
     return view
 
 
-def _map_one(path: Path, size: int) -> memoryview:
+def _map_or_read(spans: Sequence[Span], size: int) -> memoryview:
+    if len(spans) > 1:
+        whole = memoryview(mmap.mmap(-1, size))
+        for span in spans:
+            with span.path.open("rb") as file:
+                file.readinto(whole[span.start : span.start + span.size])
+        return whole
     import numpy as np  # not at the top: every command imports this module
 
-    with path.open("rb") as file:
+    with spans[0].path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     return _view_of(np.frombuffer(mapping, np.uint8).ctypes.data, size, mapping.close)
-
-
-def _read_all(spans: Sequence[Span], size: int) -> memoryview:
-    whole = memoryview(mmap.mmap(-1, size))
-    for span in spans:
-        with span.path.open("rb") as file:
-            file.readinto(whole[span.start : span.start + span.size])
-    return whole
 
 
 def _mapped(address: int | None, size: int, protection: int, flags: int, handle: int, offset: int) -> int:
@@ -228,10 +191,6 @@ def _mapped(address: int | None, size: int, protection: int, flags: int, handle:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return int(result)
-
-
-def _mapping(address: int, size: int) -> memoryview:
-    return _view_of(address, size, _libc().munmap, address, size)
 
 
 def _view_of(address: int, size: int, end: Callable[..., object], *arguments: int) -> memoryview:
@@ -262,21 +221,6 @@ def _libc() -> Any:
     libc.munmap.argtypes = [pointer, size]
     libc.madvise.argtypes = [pointer, size, number]
     return libc
-
-
-def end_with_parent(pid: int) -> None:
-    """Kill this process once its parent, the process `pid`, has gone; on Linux, elsewhere nothing happens.
-
-    By the kernel: at once, and also if this process is stopped or never releases the GIL.
-    """
-    if sys.platform != "linux":
-        return
-    import signal
-    from ctypes import CDLL
-
-    CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != pid:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def boot_id() -> str:

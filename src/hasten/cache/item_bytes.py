@@ -24,7 +24,7 @@ import torch
 
 from hasten.cache.file import checksum
 from hasten.cache.publish import DamagedEntry
-from hasten.system import map_privately, received_handle, shared_handle
+from hasten.system import map_privately
 
 MAGIC = b"HASTENR2"
 _ALIGN = 64
@@ -178,7 +178,7 @@ class SharedItems:
     """A nameless file in memory that holds records one after another.
 
     Worker processes, forked or spawned, read the same memory, so there is one copy however many they are. It is freed
-    when no process and no item refers to it.
+    when no process and no item refers to it. Not on Windows, which passes no open file on to a worker.
     """
 
     def __init__(self) -> None:
@@ -200,10 +200,12 @@ class SharedItems:
         return SharedItem(self, start, size)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"handle": shared_handle(self.handle), "end": self.end}
+        from multiprocessing.reduction import DupFd
+
+        return {"handle": DupFd(self.handle), "end": self.end}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.handle, self.end, self.lock = received_handle(state["handle"]), state["end"], threading.Lock()
+        self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", -1), -1

@@ -68,7 +68,8 @@ class FileLocator:
 def join(url: str, name: str, where: str) -> str:
     """The URL of a file below a folder's URL. Raises ValueError for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts
-    if PureWindowsPath(name).drive or "\\" in name or "\0" in name or ".." in parts or not parts or parts[0].startswith("/"):
+    outside = PureWindowsPath(name).drive or ".." in parts or not parts or parts[0].startswith("/")
+    if outside or "\\" in name or "\0" in name:
         raise ValueError(f"{where}: {name!r} leads out of {shown(url)}; name a file below it, or a full URL.")
     path = "/".join(parts)
     if not _is_http(url):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hasten.system import end_with_parent
-
 LAUNCHER_PID = "HASTEN_LAUNCHER_PID"
+_PR_SET_PDEATHSIG = 1
 Launcher = Literal["none", "torchrun", "horovod", "slurm", "mpi"]
 
 _HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
@@ -114,9 +115,15 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
 def end_with_launcher() -> None:
     """Kill this process once its parent, which `LAUNCHER_PID` names, has gone (Linux). Without it nothing happens.
 
-    SIGKILL, as after a SIGKILL of a run in one process: a rank whose peers are dying can't agree with them on a step to
-    save, and nothing that is written in place of something else is lost, since checkpoints appear by a rename.
+    By the kernel: at once, and also if this process is stopped or never releases the GIL. SIGKILL, as after a SIGKILL
+    of a run in one process: a rank whose peers are dying can't agree with them on a step to save, and nothing that is
+    written in place of something else is lost, since checkpoints appear by a rename.
     """
     pid = int(os.environ.get(LAUNCHER_PID, "0"))
-    if pid:
-        end_with_parent(pid)
+    if not pid or sys.platform != "linux":
+        return
+    from ctypes import CDLL  # takes milliseconds of every command
+
+    CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != pid:
+        os.kill(os.getpid(), signal.SIGKILL)

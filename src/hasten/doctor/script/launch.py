@@ -108,7 +108,7 @@ def checked(command: Sequence[str]) -> list[str]:
     if not command:
         raise ValueError("no command was given; put it after two dashes: hasten doctor -- python train.py")
     program, *rest = command
-    if program.endswith(".py") and not os.access(program, os.X_OK):
+    if program.endswith(".py") and (os.name == "nt" or not os.access(program, os.X_OK)):
         if not Path(program).exists():
             raise ValueError(f"{program}: does not exist; check the path (seen from {Path.cwd()})")
         return [sys.executable, *command]
