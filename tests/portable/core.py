@@ -10,23 +10,12 @@ from pathlib import Path
 from hasten.cli.main import app
 from hasten.observe.rundir import read_jsonl
 
-SETTINGS = [
-    "train.steps=6",
-    "train.validate_every=3",
-    "train.checkpoint_every=3",
-    "train.device=cpu",
-    "train.precision=fp32",
-    "train.channels_last=false",
-    "train.compile=false",
-    "sample.compile=false",
-    "sample.patch=[16,16,16]",
-    "sample.batch_size=2",
-    "network.channels=[4,8]",
-    "network.strides=[[2,2,2]]",
-    "network.num_res_units=1",
-    "data.split.fraction=0.34",
-    "prepare.num_threads=1",
-]
+SETTINGS = """
+train.steps=6 train.validate_every=3 train.checkpoint_every=3 train.device=cpu train.precision=fp32
+train.channels_last=false train.compile=false sample.compile=false sample.patch=[16,16,16] sample.batch_size=2
+network.channels=[4,8] network.strides=[[2,2,2]] network.num_res_units=1 data.split.fraction=0.34
+prepare.num_threads=1
+"""
 
 
 def hasten(*arguments: str) -> None:
@@ -44,8 +33,8 @@ def main(folder: Path) -> None:
     rows = ["image,label", *(f"{each['image']},{each['label']}" for each in cases)]
     Path("list.csv").write_bytes("\r\n".join([*rows, ""]).encode())
     Path("list.json").write_bytes(json.dumps({"training": cases}, indent=1).replace("\n", "\r\n").encode())
-    hasten("plan", "list.json", "--out", "plan.json", *SETTINGS)
-    hasten("train", "list.csv", "--out", "run", "--quiet", *SETTINGS)
+    hasten("plan", "list.json", "--out", "plan.json", *SETTINGS.split())
+    hasten("train", "list.csv", "--out", "run", "--quiet", *SETTINGS.split())
     hasten("train", "--resume", "--out", "run", "--quiet", "train.steps=9")
     hasten("predict", "run", "data/imagesTr", "--out", "masks", "--probabilities", "--device", "cpu")
     hasten("evaluate", "masks", "data/labelsTr")

@@ -215,8 +215,9 @@ def read_fold(value: object, where: str) -> int | None:
 
 def _file_name(text: str) -> bool:
     size = len(text.encode(errors="replace"))
-    refused = "/\\\0" if os.name != "nt" else '/\\\0<>:"|?*'
-    return not set(refused) & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
+    if os.name == "nt" and (text.endswith((".", " ")) or set('<>:"|?*') & set(text)):
+        return False
+    return not set("/\\\0") & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
 
 
 def _hashes(value: object, num_images: int, where: str) -> list[str | None]:

@@ -1,0 +1,79 @@
+"""The core of the command line on systems that lack what Linux has: `site/sitecustomize.py` hides it from Hasten."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(system: str, cache: Path) -> dict[str, str]:
+    """Of a process on that system, whose console has 256 characters. system: win32, darwin, or "" for this one."""
+    paths = [str(ROOT / "tests/portable/site"), str(ROOT / "src"), str(ROOT)]
+    changes = {"PYTHONPATH": os.pathsep.join(paths), "HASTEN_TEST_SYSTEM": system, "HASTEN_CACHE": str(cache)}
+    changes |= {"PYTHONWARNDEFAULTENCODING": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **changes, **({"PYTHONIOENCODING": "cp1252"} if system == "win32" else {})}
+
+
+def told(system: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """What `core.py` tells at its end, and all that it prints."""
+    command = [sys.executable, str(Path(__file__).with_name("core.py")), str(folder)]
+    process = subprocess.run(
+        command, env=environment(system, folder / "cache"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=600, check=False, encoding="cp1252" if system == "win32" else "utf-8",
+    )  # fmt: skip
+    assert process.returncode == 0, process.stdout
+    return json.loads(process.stdout.splitlines()[-1]), process.stdout
+
+
+@cache
+def on_windows(folder: Path) -> tuple[dict[str, Any], str]:
+    return told("win32", folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("windows")
+
+
+def test_windows(folder: Path) -> None:
+    result, printed = on_windows(folder)
+    assert result["masks"] == 4
+    assert len(result["losses"]) == 9
+    assert result["hidden"] == ["fcntl", "resource"]
+    assert "EncodingWarning" not in printed
+    assert "training steps" in printed or "steps" in printed
+    leftovers = [path for path in folder.rglob("*") if path.name.endswith((".lock", ".partial", ".tmp"))]
+    assert leftovers == []
+
+
+@pytest.mark.slow
+def test_every_system_trains_alike(folder: Path, tmp_path: Path) -> None:
+    losses = {"win32": on_windows(folder)[0]["losses"]}
+    for system in ("", "darwin"):
+        place = tmp_path / (system or "here")
+        place.mkdir()
+        losses[system] = told(system, place)[0]["losses"]
+    assert losses[""] == losses["darwin"] == losses["win32"]
+
+
+@pytest.mark.slow
+def test_two_processes_start_by_spawn(tmp_path: Path) -> None:
+    from tests.portable.core import SETTINGS
+
+    env = environment("win32", tmp_path / "cache")
+    data, out = str(tmp_path / "data"), str(tmp_path / "run")
+    phantom = ["phantom", "--out", data, "--cases", "4", "--shape", "24", "24", "24"]
+    launch = ["launch", "--nproc", "2", data, "--out", out, "--quiet", *SETTINGS.split()]
+    for command in (phantom, launch):
+        subprocess.run([sys.executable, "-m", "hasten", *command], env=env, check=True, timeout=300)
+    summary = json.loads(Path(out, "summary.json").read_text(encoding="utf-8"))
+    assert summary["world"]["size"] == 2 if "world" in summary else summary["steps"] == 6
