@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from hasten.observe.rundir import read_jsonl
+
 ROOT = Path(__file__).parents[2]
+OTHER = "win32" if sys.platform == "linux" else ""
+"""A system that is made up; on Windows and macOS the one that there is."""
 
 
 def environment(system: str, cache: Path) -> dict[str, str]:
@@ -36,7 +40,7 @@ def told(system: str, folder: Path) -> tuple[dict[str, Any], str]:
 
 @cache
 def on_windows(folder: Path) -> tuple[dict[str, Any], str]:
-    return told("win32", folder)
+    return told(OTHER, folder)
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +48,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("windows")
 
 
-def test_windows(folder: Path) -> None:
+def test_the_core_runs(folder: Path) -> None:
     result, printed = on_windows(folder)
     assert result["masks"] == 4
     assert len(result["losses"]) == 9
-    assert result["hidden"] == ["fcntl", "resource"]
-    assert "EncodingWarning" not in printed
-    assert "training steps" in printed or "steps" in printed
+    assert result["hidden"] == (["fcntl", "resource"] if sys.platform != "darwin" else ["msvcrt"])
+    assert "Traceback" not in printed
     leftovers = [path for path in folder.rglob("*") if path.name.endswith((".lock", ".partial", ".tmp"))]
     assert leftovers == []
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not OTHER, reason="other systems are made up on Linux")
 def test_every_system_trains_alike(folder: Path, tmp_path: Path) -> None:
     losses = {"win32": on_windows(folder)[0]["losses"]}
     for system in ("", "darwin"):
@@ -69,11 +73,11 @@ def test_every_system_trains_alike(folder: Path, tmp_path: Path) -> None:
 def test_two_processes_start_by_spawn(tmp_path: Path) -> None:
     from tests.portable.core import SETTINGS
 
-    env = environment("win32", tmp_path / "cache")
+    env = environment(OTHER, tmp_path / "cache")
     data, out = str(tmp_path / "data"), str(tmp_path / "run")
     phantom = ["phantom", "--out", data, "--cases", "4", "--shape", "24", "24", "24"]
     launch = ["launch", "--nproc", "2", data, "--out", out, "--quiet", *SETTINGS.split()]
     for command in (phantom, launch):
         subprocess.run([sys.executable, "-m", "hasten", *command], env=env, check=True, timeout=300)
-    summary = json.loads(Path(out, "summary.json").read_text(encoding="utf-8"))
-    assert summary["world"]["size"] == 2 if "world" in summary else summary["steps"] == 6
+    steps = [line["step"] for line in read_jsonl(Path(out, "metrics.jsonl")) if line["kind"] == "step"]
+    assert steps == list(range(1, 7))

@@ -10,15 +10,14 @@ from __future__ import annotations
 import builtins
 import ctypes
 import errno
-import fcntl
 import multiprocessing
-import multiprocessing.reduction
 import os
 import re
 import struct
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,6 @@ def _install(system: str) -> None:
     }  # fmt: skip
     if windows:
         modules["msvcrt"] = types.SimpleNamespace(**changed["msvcrt"])
-        modules["multiprocessing"].reduction = modules["multiprocessing.reduction"]
     plain_import = builtins.__import__
 
     def import_for(name: str, given: Any = None, *rest: Any, **more: Any) -> Any:
@@ -90,22 +88,22 @@ def _install(system: str) -> None:
         return plain_import(name, given, *rest, **more)
 
     builtins.__import__ = import_for
+    warnings.filterwarnings("ignore", category=EncodingWarning)
+    warnings.filterwarnings("error", category=EncodingWarning, module="hasten")
     _hide_kernel_files()
     sys.addaudithook(_refuse_as_windows if windows else _refuse_as_macos)
 
 
 def _of_windows() -> dict[str, dict[str, Any]]:
     locks = {"LK_LOCK": 1, "LK_NBLCK": 2, "LK_UNLCK": 0, "locking": _locking}
-    handles = {"get_osfhandle": int, "open_osfhandle": lambda handle, flags: handle}
     return {
         "os": {"name": "nt", "O_BINARY": _O_BINARY, "open": _open_as_windows, "kill": _kill_as_windows},
         "ctypes": {"CDLL": _cdll_of_windows},
-        "msvcrt": {**locks, **handles},
+        "msvcrt": locks,
         "multiprocessing": {
             "get_all_start_methods": lambda: ["spawn"],
             "get_context": lambda method=None: _spawn_only(method),
         },
-        "multiprocessing.reduction": {"DupHandle": _DupHandle},
     }
 
 
@@ -113,16 +111,6 @@ def _spawn_only(method: str | None) -> Any:
     if method not in (None, "spawn"):
         raise ValueError(f"cannot find context for {method!r}")
     return multiprocessing.get_context("spawn")
-
-
-class _DupHandle:
-    """As on Windows: a handle on its way to a process that is being started."""
-
-    def __init__(self, handle: int, access: int, pid: int | None = None) -> None:
-        self.handle = multiprocessing.reduction.DupFd(handle)
-
-    def detach(self) -> int:
-        return int(self.handle.detach())
 
 
 def _open_as_windows(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
@@ -138,6 +126,8 @@ def _kill_as_windows(pid: int, number: int) -> None:
 
 def _locking(handle: int, mode: int, count: int) -> None:
     """Mandatory on Windows; here advisory, but also of an open file, not of a process."""
+    import fcntl
+
     start = os.lseek(handle, 0, os.SEEK_CUR)
     kind = fcntl.F_UNLCK if mode == 0 else fcntl.F_WRLCK
     try:
