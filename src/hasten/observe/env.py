@@ -134,8 +134,7 @@ def required_cxx_compiler() -> str:
     """`cxx_compiler`. Raises OSError where there is none."""
     compiler = cxx_compiler()
     if compiler is None:
-        name = _COMPILERS.get(sys.platform, "g++")
-        raise OSError(f"there is no C++ compiler ({name}, or the one that CXX names)")
+        raise OSError("there is no C++ compiler (g++, on macOS clang++, on Windows cl, or the one that CXX names)")
     return compiler
 
 

@@ -25,8 +25,6 @@ _CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
 _PATIENCE_S = 20
 """Seconds from the first failure to a SIGKILL by torch's launcher, which waits 30 s for ranks that don't end."""
 _LAST_LINES = 20
-_KILLED = -9
-"""The exit code of SIGKILL, which Windows has no name for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +55,7 @@ class End:
             case "memory":
                 return "ran out of memory"
             case "killed":
-                hint = " (often by the system, for want of memory: see dmesg)" if self.exit_code == _KILLED else ""
+                hint = " (often by the system, for want of memory: see dmesg)" if self.exit_code == -9 else ""
                 return f"was killed by {_signal_name(-self.exit_code)}{hint}"
             case "silent":
                 return f"ended with exit code {self.exit_code} and gave no reason"
@@ -101,7 +99,7 @@ def ends_of(
             end = replace(end, how="stalled", traceback=stack)
         elif code < 0:
             late = failure.timestamp - began >= _PATIENCE_S
-            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == _KILLED and late))
+            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -9 and late))
             end = replace(end, how="ended" if by_launcher else "killed")
         if end.how in ("silent", "killed"):
             end = replace(end, traceback=last_lines(logs[rank]))
@@ -116,7 +114,7 @@ def first_of(ends: Sequence[End]) -> End:
         return by_cause
     # All ranks stalled, but the others waited for one. A rank that had to be killed could not even report its stall.
     still = [end for end in ends if end.how == "stalled"]
-    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == _KILLED]
+    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -9]
     return min(still, key=lambda end: (end.step, end.collectives, end.rank))
 
 
