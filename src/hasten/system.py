@@ -57,7 +57,8 @@ def try_lock(path: Path) -> int | None:
     try:
         with suppress(BlockingIOError, PermissionError, FileNotFoundError):
             _lock(handle)
-            locked = os.path.samestat(os.fstat(handle), path.stat())
+            # On Windows nobody can have removed it.
+            locked = fcntl is None or os.path.samestat(os.fstat(handle), path.stat())
     finally:
         if not locked:
             os.close(handle)

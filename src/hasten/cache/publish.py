@@ -40,13 +40,14 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial, lock = folder.with_name(f".{folder.name}.partial"), lock_of(folder)
     try:
-        handle = _lock(lock_of(folder), is_complete)
+        handle = _lock(lock, is_complete)
     except OSError as error:
         # A file system without locks: every process builds by itself, and the first to publish wins.
         log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
-        partial, handle = temporary_for(folder), os.open(os.devnull, os.O_RDONLY)
+        partial = lock = temporary_for(folder)
+        handle = os.open(os.devnull, os.O_RDONLY)
     if handle is None:
         yield None
         return
@@ -65,7 +66,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        remove_lock(lock_of(folder), handle)
+        remove_lock(lock, handle)
 
 
 def lock_of(folder: Path) -> Path:
