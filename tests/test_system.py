@@ -70,7 +70,10 @@ def test_text_is_read_and_written_as_utf8() -> None:
 
 def opens_text(call: ast.Call) -> bool:
     mode = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "open" and mode in ("r", "w", "a", "x", "r+")
+    opens = isinstance(call.func, ast.Attribute) and call.func.attr == "open" and mode in ("r", "w", "a", "x", "r+")
+    return opens or (
+        "text" in {each.arg for each in call.keywords} and ast.unparse(call.func).startswith("subprocess.")
+    )
 
 
 @pytest.fixture

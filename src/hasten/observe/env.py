@@ -141,7 +141,7 @@ def required_cxx_compiler() -> str:
 def _first_line(*command: str) -> str | None:
     """First line that a command prints, "" if nothing; None if it is missing or fails."""
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        process = subprocess.run(command, capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return next(iter(process.stdout.splitlines()), "").strip()
+    return next(iter(process.stdout.decode(errors="replace").splitlines()), "").strip()
