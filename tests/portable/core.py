@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
     hasten("report", "run", "--out", "report.html")
     Path("script.py").write_bytes(SCRIPT)
     hasten("doctor", "--steps", "6", "--seconds", "5", "--out", "doctor", "--", "script.py")
-    steps = {line["step"]: line["loss"] for line in read_jsonl(Path("run/metrics.jsonl")) if line["kind"] == "step"}
+    steps = {line["step"]: line["loss"] for line in read_jsonl(Path("run/metrics.jsonl")) if line["kind"] == "train"}
     modules = ("fcntl", "msvcrt", "resource")
     told = {"losses": steps, "masks": len(list(Path("masks").glob("*.nii.gz"))),
             "hidden": [name for name in modules if not _importable(name)]}  # fmt: skip
