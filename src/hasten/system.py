@@ -70,7 +70,7 @@ def _lock(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     else:
         os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         os.lseek(handle, 0, os.SEEK_SET)
 
 
@@ -79,7 +79,7 @@ def remove_lock(path: Path, handle: int) -> None:
 
     Windows, where no open file can be removed, leaves it to a process that has just opened it.
     """
-    steps = [path.unlink, partial(os.close, handle)]
+    steps: list[Callable[[], object]] = [path.unlink, partial(os.close, handle)]
     for step in steps if os.name != "nt" else reversed(steps):
         with suppress(OSError):
             step()
