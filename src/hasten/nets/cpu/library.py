@@ -27,8 +27,8 @@ _LEVELS = {"normact": "-O2", "soft_counts": "-O2", "few_channels": "-O3"}
 """Optimisation of each source: -O3 compiles for twice as long, and makes the third one twice as fast."""
 _ON_MAC = sys.platform == "darwin"
 _OPENMP = ("-Xclang", "-fopenmp") if _ON_MAC else ("-fopenmp",)
+# Apple's compiler comes without OpenMP: the library that torch has loaded serves.
 _LINK = ("-shared", *(("-undefined", "dynamic_lookup") if _ON_MAC else ()))
-"""On macOS with the OpenMP library that torch has loaded: Apple's compiler has none."""
 _FLAGS = ("-std=c++17", *_OPENMP, "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast", "-Wno-psabi")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")
 _AVX2 = ("avx2", "fma")
