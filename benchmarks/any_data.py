@@ -46,6 +46,7 @@ CHOICES = {
     "voxels x2.5": ("prepare.spacing=x2.5",),
     "voxels x3": ("prepare.spacing=x3",),
     "unet": ("network.name=unet",),
+    "plainconvunet": ("network.name=plainconvunet",),
     "half the channels": ("network.name=plainconvunet", "network.channels=[8,16,32,64]"),
     "half the channels, voxels x1.5": (
         "network.name=plainconvunet",

@@ -62,6 +62,23 @@ def test_a_build_in_progress_is_left_alone_and_a_stopped_one_removed(three: Path
     assert len(list_entries(three)) == 3
 
 
+def test_an_entry_that_is_published_while_it_is_listed(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial, stat = three / "arena" / ".new.partial", Path.stat
+    partial.mkdir()
+    (partial / "image.bin").write_bytes(b"1234")
+
+    def published(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        if path == partial / "image.bin":
+            partial.rename(three / "arena" / "new")
+        return found
+
+    monkeypatch.setattr(Path, "stat", published)
+    assert names(three) == ["set3", "set2", "set1"]
+    monkeypatch.undo()
+    assert set(names(three)) == {"set3", "set2", "set1", "new"}
+
+
 def test_the_command_line(three: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, ["cache", *arguments, "--dir", str(three)])

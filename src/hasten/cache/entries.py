@@ -33,7 +33,11 @@ def list_entries(folder: Path) -> list[Entry]:
         "remote": (folder / "remote").glob("*/*"),
         "small": (each for name in ("fingerprint", "measured") for each in folder.glob(name)),
     }
-    entries = [_entry(path, kind) for kind, paths in kinds.items() for path in paths if path.is_dir()]
+    entries = []
+    for kind, paths in kinds.items():
+        for path in paths:
+            with suppress(FileNotFoundError):  # another process has just published or removed it
+                entries += [_entry(path, kind)] if path.is_dir() else []
     return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
