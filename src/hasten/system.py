@@ -162,11 +162,9 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
         assert span.start % mmap.PAGESIZE == 0
         assert span.start + span.size <= size
         if span.size:
-            handle = os.open(span.path, os.O_RDONLY)
-            try:
-                _mapped(address + span.start, span.size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, handle, 0)
-            finally:
-                os.close(handle)
+            with span.path.open("rb") as file:
+                how = mmap.MAP_SHARED | _MAP_FIXED
+                _mapped(address + span.start, span.size, mmap.PROT_READ, how, file.fileno(), 0)
     return view
 
 
