@@ -1,20 +1,16 @@
-"""Atomic file writes, locks and process identities that several layers share."""
+"""Atomic file writes, paths and lines of text that several layers share."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock
-    fcntl = None  # type: ignore[assignment]
+from hasten.system import ignores_case, replace_file
 
 
 @contextmanager
@@ -29,7 +25,7 @@ def replacing(path: Path, temporary: Path, *, durable: bool = True) -> Iterator[
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(temporary, path)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -49,26 +45,6 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
-
-
-def same_file(handle: int, path: Path) -> bool:
-    """Whether an open handle and a path refer to the same file or folder; False if the path does not exist."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
@@ -81,30 +57,14 @@ def size_of(paths: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def try_lock(path: Path, flags: int) -> int | None:
-    """A handle of `path`, opened with these flags of `os.open`, that holds its flock; None while another process does.
-
-    Also None where that process has just renamed or removed the file: `path` may now be another one. Raises OSError.
-    """
-    handle = os.open(path, flags, 0o666)
-    locked = False
-    try:
-        with suppress(BlockingIOError):
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked = same_file(handle, path)
-    finally:
-        if not locked:
-            os.close(handle)
-    return handle if locked else None
-
-
-def boot_id() -> str:
-    """Identifies the current boot of this machine; empty where the system does not report it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+def same_files(paths: Sequence[Path]) -> list[Path]:
+    """Some of the paths that are one file, also of a file system that takes A for a; [] where all differ."""
+    lower = {str(path).lower() for path in paths}
+    fold = str.lower if len(lower) < len(paths) and ignores_case(existing(paths[0].parent)) else str
+    by_name: dict[str, list[Path]] = {}
+    for path in paths:
+        by_name.setdefault(fold(str(path)), []).append(path)
+    return next((each for each in by_name.values() if len(each) > 1), [])
 
 
 def expanded(path: str | Path) -> Path:

@@ -199,6 +199,18 @@ def test_two_inputs_of_one_name_are_refused(run: Path, case: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+def test_names_that_differ_by_case_are_refused_where_they_are_one(
+    run: Path, case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = save(tmp_path / "other/New.nii.gz", anatomy(1)[0], np.eye(4))
+    monkeypatch.setattr("hasten.files.ignores_case", lambda folder: True)
+    message = fails("would both be written there", lambda: predict(run, [case, other], tmp_path / "out"))
+    assert str(case) in message
+    assert str(other) in message
+    monkeypatch.undo()
+    assert len(predict(run, [case, other], tmp_path / "out")) == 2
+
+
 def test_what_headers_tell_stops_everything_before_it_starts(
     run: Path, run_of_two_channels: Path, case: Path, tmp_path: Path
 ) -> None:

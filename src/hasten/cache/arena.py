@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hasten.cache.libc import read_ahead
 from hasten.prepare.types import Geometry
+from hasten.system import read_ahead
 
 
 class PointSets(NamedTuple):

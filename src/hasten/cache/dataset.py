@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
@@ -96,7 +97,7 @@ class CacheDataset(ChainDataset):
     keeps them in memory that worker processes share. hash_as_key, hash_func, runtime_cache: MONAI's, at their defaults.
     """
 
-    shared = True
+    shared = os.name != "nt"
     """Whether items are stored in `SharedItems`, whose memory is freed as a whole."""
 
     def __init__(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.cache.file import SHARDS
-from hasten.cache.publish import discard
-from hasten.files import try_lock
+from hasten.cache.publish import discard, lock_of
+from hasten.system import remove_lock, try_lock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +53,7 @@ def prune(folder: Path, *, unused_days: float | None = None, max_bytes: int | No
         handle = None
         if entry.kind == "unfinished":
             with suppress(OSError):  # another process has just removed it
-                handle = try_lock(entry.path, os.O_RDONLY)
+                handle = try_lock(lock_of(entry.path))
             going = handle is not None
         else:
             total += entry.num_bytes if entry.kind != "small" else 0
@@ -64,7 +63,7 @@ def prune(folder: Path, *, unused_days: float | None = None, max_bytes: int | No
             discard(entry.path)
             removed.append(entry)
         if handle is not None:
-            os.close(handle)
+            remove_lock(lock_of(entry.path), handle)
     return removed
 
 

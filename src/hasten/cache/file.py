@@ -23,10 +23,10 @@ from isal import isal_zlib
 
 from hasten.cache.arena import Arena, Pages, PointSets, Store
 from hasten.cache.key import FORMAT
-from hasten.cache.libc import Span, map_files
 from hasten.cache.publish import DamagedEntry, read_checked
 from hasten.cases.entries import pause_garbage_collection
 from hasten.prepare.types import Geometry
+from hasten.system import Span, map_files
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from functools import partial
-from multiprocessing.reduction import DupFd
 from pathlib import PurePath
 from typing import Any
 
@@ -24,8 +23,8 @@ import numpy as np
 import torch
 
 from hasten.cache.file import checksum
-from hasten.cache.libc import map_privately
 from hasten.cache.publish import DamagedEntry
+from hasten.system import map_privately
 
 MAGIC = b"HASTENR2"
 _ALIGN = 64
@@ -166,7 +165,7 @@ def read_record(handle: int, size: int, start: int = 0) -> Any:
     A large one is mapped, so that only the pages that are used are read, and copied at their first change. start: a
     multiple of the allocation granularity. Raises OSError.
     """
-    if size >= _MAPPED_BYTES:
+    if size >= _MAPPED_BYTES or not hasattr(os, "preadv"):
         return map_privately(handle, size, start)
     data = np.empty(size, np.uint8).data
     done = 0
@@ -179,7 +178,7 @@ class SharedItems:
     """A nameless file in memory that holds records one after another.
 
     Worker processes, forked or spawned, read the same memory, so there is one copy however many they are. It is freed
-    when no process and no item refers to it.
+    when no process and no item refers to it. Not on Windows, which passes no open file on to a worker.
     """
 
     def __init__(self) -> None:
@@ -195,15 +194,14 @@ class SharedItems:
             start = self.end
             self.end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             os.ftruncate(self.handle, self.end)
-        place = start
-        for piece in pieces:
-            rest = memoryview(piece)
-            while rest.nbytes:
-                written = os.pwrite(self.handle, rest, place)
-                rest, place = rest[written:], place + written
+            with os.fdopen(self.handle, "r+b", closefd=False) as file:
+                file.seek(start)
+                file.writelines(pieces)
         return SharedItem(self, start, size)
 
     def __getstate__(self) -> dict[str, Any]:
+        from multiprocessing.reduction import DupFd
+
         return {"handle": DupFd(self.handle), "end": self.end}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -229,5 +227,5 @@ class SharedItem:
 def _nameless() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("hasten-cache")
-    with tempfile.TemporaryFile() as file:  # no Linux
+    with tempfile.TemporaryFile() as file:  # not on Linux
         return os.dup(file.fileno())

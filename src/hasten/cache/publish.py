@@ -19,7 +19,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from hasten.files import replacing, sync_folder, try_lock
+from hasten.files import replacing
+from hasten.system import remove_lock, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +40,19 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial, lock = folder.with_name(f".{folder.name}.partial"), lock_of(folder)
     try:
-        handle = _lock(partial, is_complete)
+        handle = _lock(lock, is_complete)
     except OSError as error:
         # A file system without locks: every process builds by itself, and the first to publish wins.
         log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
-        with suppress(OSError):
-            partial.rmdir()
-        partial, handle = temporary_for(folder), os.open(os.devnull, os.O_RDONLY)
-        partial.mkdir()
+        partial = lock = temporary_for(folder)
+        handle = os.open(os.devnull, os.O_RDONLY)
     if handle is None:
         yield None
         return
     try:
+        partial.mkdir(exist_ok=True)
         for leftover in partial.iterdir():
             leftover.unlink()
         yield partial
@@ -66,20 +66,26 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        os.close(handle)
+        remove_lock(lock, handle)
 
 
-def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
-    """An open handle that holds the lock on the folder, or None once the entry exists. Raises OSError."""
+def lock_of(folder: Path) -> Path:
+    """The file whose lock a process holds while it builds an entry: beside it, as open files keep it from its name."""
+    return folder.with_name(f".{folder.name.removeprefix('.').removesuffix('.partial')}.lock")
+
+
+def _lock(path: Path, is_complete: Callable[[], bool]) -> int | None:
+    """An open handle that holds the lock, or None once the entry exists. Raises OSError."""
     logged = False
     while not is_complete():
-        partial.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):  # its owner has just published it
-            handle = try_lock(partial, os.O_RDONLY)
-            if handle is not None:
-                return handle
+        handle = try_lock(path)
+        if handle is not None and not is_complete():
+            return handle
+        if handle is not None:  # its owner published the entry between the two looks
+            remove_lock(path, handle)
+            return None
         if not logged:
-            log.info("%s: another process prepares these cases; waiting for it", partial)
+            log.info("%s: another process prepares these cases; waiting for it", path)
         logged = True
         time.sleep(_LOOK_S)
     return None

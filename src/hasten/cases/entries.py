@@ -6,6 +6,7 @@ import csv
 import gc
 import json
 import logging
+import os
 import re
 import reprlib
 from collections import Counter
@@ -164,7 +165,7 @@ def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | No
     if not isinstance(case_id, str | int) or not _file_name(str(case_id)):
         raise ValueError(
             f"{where}: the id {reprlib.repr(case_id)} can't be a file name, which ids become; "
-            f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
+            f"rename it: text without slashes (on Windows also without : * ? and such), of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
     return Entry(case, [each for each in files if isinstance(each, Remote)], part, fold)
@@ -214,6 +215,8 @@ def read_fold(value: object, where: str) -> int | None:
 
 def _file_name(text: str) -> bool:
     size = len(text.encode(errors="replace"))
+    if os.name == "nt" and (text.endswith((".", " ")) or set('<>:"|?*') & set(text)):
+        return False
     return not set("/\\\0") & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import reprlib
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from hasten.config.url import is_url, shown
@@ -54,7 +55,10 @@ class FileLocator:
         if not self.url and not is_url(name):
             if any(len(part.encode(errors="replace")) > _LONGEST_HERE for part in Path(name).parts):
                 raise ValueError(f"{where}: {reprlib.repr(name)} is too long for a file name; use a shorter one.")
-            return self.folder / name
+            path = self.folder / name
+            if os.name != "nt" and ("\\" in name or PureWindowsPath(name).drive) and not path.exists():
+                raise ValueError(f"{where}: {name} is written as on Windows; write it relative to the list, with /.")
+            return path
         url = checked_url(name if is_url(name) else join(self.url, name, where), where)
         if self.remote_dir is None:
             raise ValueError(f"{where}: {shown(name)} is remote; pass remote_dir=, the folder for the local copy.")
@@ -64,7 +68,8 @@ class FileLocator:
 def join(url: str, name: str, where: str) -> str:
     """The URL of a file below a folder's URL. Raises ValueError for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts
-    if "\\" in name or "\0" in name or ".." in parts or not parts or parts[0].startswith("/"):
+    outside = PureWindowsPath(name).drive or ".." in parts or not parts or parts[0].startswith("/")
+    if outside or "\\" in name or "\0" in name:
         raise ValueError(f"{where}: {name!r} leads out of {shown(url)}; name a file below it, or a full URL.")
     path = "/".join(parts)
     if not _is_http(url):

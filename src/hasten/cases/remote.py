@@ -20,7 +20,8 @@ from hasten.cases.itk import data_file
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, server_of, suffix
 from hasten.config.size import size_text
 from hasten.config.url import shown
-from hasten.files import boot_id, hash_file, replacing, same_file, try_lock
+from hasten.files import hash_file, replacing
+from hasten.system import boot_id, remove_lock, replace_file, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -172,15 +173,15 @@ class Downloader:
 
         A note beside it says of which version it is, and since which boot: after a crash it may have holes.
         """
-        partial, note = (target.with_name(f".{target.name}.{end}") for end in ("partial", "version"))
+        partial, note, lock = (target.with_name(f".{target.name}.{end}") for end in ("partial", "version", "lock"))
         key = f"{version or token_hex(8)} {boot_id()}"
-        while (handle := try_lock(partial, os.O_RDWR | os.O_CREAT)) is None:
+        while (handle := try_lock(lock)) is None:
             if self.stop.wait(0.1):
                 raise _ServerError("stopped")
         try:
-            if not note.exists() or note.read_text() != key:
-                os.ftruncate(handle, 0)
-                note.write_text(key)
+            if not partial.exists() or not note.exists() or note.read_text(encoding="utf-8") != key:
+                partial.write_bytes(b"")
+                note.write_text(key, encoding="utf-8")
             yield partial
         except _ServerError:
             raise
@@ -189,12 +190,10 @@ class Downloader:
                 each.unlink(missing_ok=True)
             raise
         else:
-            note.unlink(missing_ok=True)
-            # After the rename, the path may be another process's.
-            if same_file(handle, partial):
-                partial.unlink()
+            for each in (partial, note):
+                each.unlink(missing_ok=True)
         finally:
-            os.close(handle)
+            remove_lock(lock, handle)
 
 
 def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
@@ -293,7 +292,7 @@ def _publish(partial: Path, target: Path, before: FileRecord | None, *, url: str
     with replacing(path, path.with_name(f"{path.name}.{token_hex(4)}.partial")) as file:
         file.write(json.dumps(asdict(record)).encode("ascii"))
     if source is partial:
-        partial.replace(target)
+        replace_file(partial, target)
 
 
 def _distinct(files: Iterable[Remote]) -> list[Remote]:

@@ -17,7 +17,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from hasten.files import first_line, replacing, sync_folder
+from hasten.files import first_line, replacing
+from hasten.system import sync_folder
 
 _MARK = b"HASTEN01"
 _END = len(_MARK) + 32

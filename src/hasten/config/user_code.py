@@ -102,7 +102,7 @@ def is_user_code(text: str) -> bool:
 
 def is_file(place: str) -> bool:
     """Whether the part before the colon names a file, and not a module."""
-    return place.endswith(".py") or "/" in place
+    return place.endswith(".py") or "/" in place or "\\" in place
 
 
 def absolute_code(text: str, folder: Path) -> str:

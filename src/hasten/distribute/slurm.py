@@ -135,7 +135,7 @@ def _sbatch(script: Path) -> str:
     """Submit a batch script; the job's number. Raises ValueError with sbatch's own message."""
     command = ("sbatch", "--parsable", str(script))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"sbatch: {error}") from None
     # "123", or "123;cluster" of several clusters.

@@ -301,7 +301,7 @@ def summarise(folder: str | Path) -> CrossValidation:
     runs = {run: number for number, run in fold_runs(folder).items()}
     folds = tuple(
         Fold(
-            number=runs[run], run=run, summary=json.loads((run / SUMMARY_JSON).read_text()), evaluation=score_fold(run)
+            number=runs[run], run=run, summary=json.loads((run / SUMMARY_JSON).read_bytes()), evaluation=score_fold(run)
         )
         for run in finished_folds(folder)
     )

@@ -444,7 +444,7 @@ def read_evaluation(pairs: Pairs) -> Evaluation | None:
     None where nothing can be read, or it is of other cases or classes than the pairs are now.
     """
     try:
-        tree = json.loads((pairs.predictions / EVALUATION_JSON).read_text())
+        tree = json.loads((pairs.predictions / EVALUATION_JSON).read_bytes())
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         of_pairs = {(pair.case, name) for pair in pairs.pairs for name in pairs.members}
         if {(score.case, score.name) for score in scores} != of_pairs:

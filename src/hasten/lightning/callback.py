@@ -32,6 +32,7 @@ from hasten.observe.rundir import (
     read_jsonl,
     write_json,
     write_jsonl,
+    write_text,
 )
 from hasten.report.page import write_report
 from hasten.training.plan import RunPlan, with_train
@@ -250,7 +251,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             if path.exists():
                 write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self._step])
             (self.out / SUMMARY_JSON).unlink(missing_ok=True)
-            (self.out / RUN_YAML).write_text(_settings(planned, int(steps) if math.isfinite(steps) else None))
+            write_text(self.out / RUN_YAML, _settings(planned, int(steps) if math.isfinite(steps) else None))
             write_json(self.out / ENV_JSON, environment())
 
     def _record(self, line: Mapping[str, Any]) -> None:

@@ -87,12 +87,9 @@ class PersistentDataset(ChainDataset):
         return item
 
     def _read(self, path: Path, name: str) -> Any:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            status = os.fstat(handle)
-            data = read_record(handle, status.st_size)
-        finally:
-            os.close(handle)
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = read_record(file.fileno(), status.st_size)
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         item = decode(data, verify=self.checked.get(name) != version)
         self.checked[name] = version
@@ -133,19 +130,14 @@ class LMDBDataset(PersistentDataset):
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data; what is not in the file yet is prepared now."""
-        import fcntl  # which Windows has not
+        from filelock import FileLock  # which torch brings
 
         self.data = data
         self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
         self.checked = {}
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
-        with as_value_error(self.cache_dir):
-            lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                self._fill()
-            finally:
-                os.close(lock)
+        with as_value_error(self.cache_dir), FileLock(self.path.with_suffix(".turn")):
+            self._fill()
 
     def prepared(self, index: int) -> Any:
         record = reader(self.path).get(self.keys[index])

@@ -128,7 +128,7 @@ def process_start_seconds() -> float:
     """Seconds since this process was started: a time that includes the interpreter's start and every import."""
     try:
         # psutil counts from a boot time in whole seconds, which is off by up to one; these two clocks agree to 0.01 s.
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         since = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
         if since >= 0:
             return since

@@ -74,8 +74,8 @@ def memory_limits(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> Itera
     for level, is_v2 in _groups("memory", cgroup_file, root):
         limit, used, cache_line = _MEMORY[is_v2]
         try:
-            num_bytes, in_use = (int((level / name).read_text()) for name in (limit, used))
-            lines = (level / "memory.stat").read_text().splitlines()
+            num_bytes, in_use = (int((level / name).read_text(encoding="utf-8")) for name in (limit, used))
+            lines = (level / "memory.stat").read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError):  # "max" is no number: no limit
             continue
         cached = (int(line.split()[1]) for line in lines if line.startswith(f"{cache_line} "))
@@ -91,7 +91,7 @@ def cpu_quota(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> float | N
 def _quota_of(group: Path, is_v2: bool) -> float | None:
     files = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     try:
-        allowed, period = " ".join((group / name).read_text() for name in files).split()
+        allowed, period = " ".join((group / name).read_text(encoding="utf-8") for name in files).split()
         return None if allowed in ("max", "-1") else float(allowed) / float(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
@@ -103,7 +103,7 @@ def _groups(controller: str, cgroup_file: Path, root: Path) -> Iterator[tuple[Pa
     Inside a container only the top one may be visible.
     """
     try:
-        lines = cgroup_file.read_text().splitlines()
+        lines = cgroup_file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:

@@ -23,6 +23,7 @@ _VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|PY
 """Environment variables that decide how a run goes."""
 _FACTORS = ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
 """Packages that decide how a run goes."""
+_COMPILERS = {"darwin": "clang++", "win32": "cl"}
 
 
 def environment() -> dict[str, Any]:
@@ -103,14 +104,15 @@ def cpu_flags() -> set[str]:
 def _cpu_info(name: str) -> str:
     """What Linux says of the first processor under a name; empty on another system."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def driver_version() -> str | None:
     """Version of NVIDIA's driver, also in a container that was not given the GPUs; None where there is none."""
     file = Path("/proc/driver/nvidia/version")
-    match = re.search(r"Kernel Module\D*([\d.]+)", file.read_text(errors="replace")) if file.is_file() else None
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    match = re.search(r"Kernel Module\D*([\d.]+)", text)
     if match:
         return match[1]
     return _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or None
@@ -125,21 +127,21 @@ def installed_version(package: str) -> str | None:
 
 def cxx_compiler() -> str | None:
     """Path of the C++ compiler that torch.compile calls, None if it is not installed."""
-    return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
+    return shutil.which(os.environ.get("CXX", _COMPILERS.get(sys.platform, "g++")))
 
 
 def required_cxx_compiler() -> str:
     """`cxx_compiler`. Raises OSError where there is none."""
     compiler = cxx_compiler()
     if compiler is None:
-        raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
+        raise OSError("there is no C++ compiler (g++, on macOS clang++, on Windows cl, or the one that CXX names)")
     return compiler
 
 
 def _first_line(*command: str) -> str | None:
     """First line that a command prints, "" if nothing; None if it is missing or fails."""
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        process = subprocess.run(command, capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return next(iter(process.stdout.splitlines()), "").strip()
+    return next(iter(process.stdout.decode(errors="replace").splitlines()), "").strip()

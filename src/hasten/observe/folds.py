@@ -44,7 +44,7 @@ def fold_runs(folder: Path) -> dict[int, Path]:
 def is_finished(run: Path) -> bool:
     """Whether the training of a run was completed, not interrupted."""
     try:
-        return json.loads((run / SUMMARY_JSON).read_text())["status"] in _DONE
+        return json.loads((run / SUMMARY_JSON).read_bytes())["status"] in _DONE
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

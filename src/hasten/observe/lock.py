@@ -1,4 +1,4 @@
-"""One run at a time in a run directory: that of the process which holds the flock of `.lock`, a file that names it.
+"""One run at a time in a run directory: that of the process which holds the lock of `.lock`, a file that names it.
 
 The system releases the lock however the process ends. File systems that several hosts share pass it on to all of them:
 NFS does, Lustre where it is mounted with `flock`.
@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hasten.files import try_lock
 from hasten.observe.rundir import LOCK, check_run_dir
+from hasten.system import BINARY, remove_lock, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,7 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
         yield
     finally:
         if os.getpid() == pid:  # a child that was forked meanwhile owns nothing
-            with suppress(OSError):
-                path.unlink()
-            os.close(handle)
+            remove_lock(path, handle)
             if not existed:
                 with suppress(OSError):
                     out.rmdir()
@@ -82,16 +80,15 @@ def _claim(path: Path, deadline: float) -> int:
 def _try(path: Path) -> int | None:
     """The open lock file; None where another process holds it, or removed its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT
     try:
-        return try_lock(path, flags)
+        return try_lock(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise
         log.warning("%s: its file system has no locks; see to it that no other run trains there", path.parent)
-        return os.open(path, flags, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

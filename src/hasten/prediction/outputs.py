@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -26,9 +25,10 @@ from hasten.cases.nnunet import file_ending_of
 from hasten.cases.picture import write_label_picture
 from hasten.cases.types import Case, Volume
 from hasten.config.resume_rules import text_of
-from hasten.files import hash_file, replacing, size_of, sync_folder
+from hasten.files import hash_file, replacing, same_files, size_of
 from hasten.prediction.ensemble import Member
 from hasten.prediction.postprocess import Cleanings
+from hasten.system import replace_file, reserve, sync_folder
 
 PREDICTION_JSON = "prediction.json"
 
@@ -47,14 +47,13 @@ def label_targets(
     belongs to them and from these images, are whole and stay. None keeps none. sizes: name of a label map to the bytes
     of the image that it was predicted from.
     """
-    times = Counter(target for of_case in files for target in of_case)
-    twice = next((target for target, count in times.items() if count > 1), None)
-    if twice is not None:
-        same = [str(case.image[0]) for case, of_case in zip(cases, files, strict=True) if twice in of_case]
-        raise ValueError(f"{twice}: {' and '.join(same)} would both be written there; give each its own --out")
+    targets = [target for of_case in files for target in of_case]
+    if twice := same_files(targets):
+        same = [str(case.image[0]) for case, of_case in zip(cases, files, strict=True) if {*twice} & {*of_case}]
+        raise ValueError(f"{twice[0]}: {' and '.join(same)} would both be written there; give each its own --out")
     # By file number, which also knows links and file systems that take A for a.
     inputs = {_number(image) for case in cases for image in case.image}
-    for target in times:
+    for target in targets:
         if target.exists() and _number(target) in inputs:
             raise ValueError(f"{target}: is an input; choose another --out")
     to_write = []
@@ -126,7 +125,7 @@ def scratch(out: Path, shape: Sequence[int]) -> np.ndarray:
     remedy = "free some space, choose another --out or leave out --probabilities"
     with write_errors(out, what, remedy), tempfile.TemporaryFile(dir=out) as file:
         # Space that is reserved can't run out later, when a write through the mapping would kill the process.
-        os.posix_fallocate(file.fileno(), 0, size)
+        reserve(file, size)
         return np.memmap(file, np.float16, "r+", shape=tuple(shape))
 
 
@@ -292,6 +291,6 @@ def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
     try:
         with explain_itk_errors(target):
             sitk.WriteImage(image, str(temporary), True)
-        temporary.replace(target)
+        replace_file(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -114,7 +114,7 @@ def cleanings_bytes(cleanings: Cleanings) -> bytes:
 def is_edited(folder: Path) -> bool:
     """Whether somebody has changed the postprocessing.yaml of a folder since it was written."""
     try:
-        first, _, rest = (folder / POSTPROCESSING_YAML).read_text().partition("\n")
+        first, _, rest = (folder / POSTPROCESSING_YAML).read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
         return False
     return not first.endswith(_digest(rest))

@@ -30,6 +30,7 @@ from hasten.config.patterns import first_few
 from hasten.config.scalings import scalings
 from hasten.config.schema import RunConfig, Spacing
 from hasten.evaluation.evaluate import score_case
+from hasten.files import same_files
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.ensemble import Member
@@ -258,6 +259,8 @@ def write_case_pages(
         without = [case.id for case in cases if case.id not in paths]
         if without:
             raise ValueError(f"{predictions}: holds no prediction of {first_few(without)}; name another --predictions")
+        if same := same_files([out / f"{case.id}.html" for case in cases]):
+            raise ValueError(f"{same[0]}: two cases have this name here; give each its own --out")
         pages = []
         for case in cases:
             links = [(each.id, "" if each is case else f"{each.id}.html") for each in cases] if len(cases) > 1 else []

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
+from hasten.doctor.script.launch import end_all
 from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.progress import SHOWN
@@ -166,12 +167,12 @@ def start(command: Sequence[str], *, threads: int, log: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
+    with suppress(ValueError):  # on Windows, whose consoles send Ctrl-C to all processes
+        process.send_signal(signal.SIGINT)
     try:
         process.wait(_PATIENCE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end_all(process, grace=0.0)
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def _settle(config: RunConfig, out: Path) -> None:
     temporary = out / f".{CV_YAML}.{token_hex(4)}"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(dump_run(config))
+        temporary.write_bytes(dump_run(config).encode())
         with suppress(FileExistsError):  # another process has begun another fold
             os.link(temporary, path)
     except OSError as error:

@@ -59,7 +59,7 @@ def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
 def complete_summary(out: Path, config: RunConfig, changes: Changes) -> dict[str, Any] | None:
     """The summary of a run that has nothing left to do under `config`, which is logged; None for an incomplete one."""
     try:
-        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
+        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_bytes())
         status, target = summary["status"], summary["target"]["value"]
         # A run that its time limit paced passed through the whole schedule in fewer steps.
         position = summary["position"]

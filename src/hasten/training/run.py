@@ -27,6 +27,7 @@ from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, 
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
+from hasten.files import replacing
 from hasten.kernels.use import try_triton_ahead, use_triton
 from hasten.nets.cpu.library import build_ahead
 from hasten.nets.random_state import all_random_states_kept
@@ -273,7 +274,7 @@ def _newest(out: Path) -> dict[str, Any] | None:
 def _with_first_reasons(out: Path, accelerators: Accelerators) -> Accelerators:
     """The accelerators of a resumed run; of those that run.yaml sets by now, with how they were settled at first."""
     try:
-        content = json.loads((out / PLAN_JSON).read_text())["accelerators"]
+        content = json.loads((out / PLAN_JSON).read_bytes())["accelerators"]
         earlier = {name: Accelerator(**each) for name, each in content.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return accelerators
@@ -288,9 +289,8 @@ def _with_first_reasons(out: Path, accelerators: Accelerators) -> Accelerators:
 def write_start(out: Path, config: Any) -> None:
     """Write run.yaml and env.json."""
     # In one rename: without it a run that is killed can be neither resumed nor begun again.
-    temporary = out / f".{RUN_YAML}"
-    temporary.write_text(dump_run(config), encoding="utf-8")
-    temporary.replace(out / RUN_YAML)
+    with replacing(out / RUN_YAML, out / f".{RUN_YAML}", durable=False) as file:
+        file.write(dump_run(config).encode())
     write_json(out / ENV_JSON, environment())
 
 

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
-"""75 is EX_TEMPFAIL of sysexits.h, "try again later": the state is saved and the job wants to be queued again."""
-_ORDER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+EXIT_CODES = {signal.Signals[name]: code for name, code in _CODES.items() if hasattr(signal, name)}
+"""Exit codes by the signals that this system has. 75 is EX_TEMPFAIL of sysexits.h, "try again later": the state is
+saved and the job wants to be queued again."""
+_ORDER = tuple(EXIT_CODES)
 """The later one counts where ranks were sent several: a wish to be queued again must not get lost."""
 
 

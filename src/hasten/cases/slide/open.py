@@ -17,6 +17,7 @@ import numpy as np
 
 from hasten.cases.tiff import data_end, open_tiff
 from hasten.files import first_line
+from hasten.system import BINARY, read_at
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class TifffileReader:
                 for page in self._pages
             )
             self.mpp = _pixel_size(first)
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = os.open(path, os.O_RDONLY | BINARY)
         except BaseException:
             self._tiff.close()
             raise
@@ -245,8 +246,7 @@ class TifffileReader:
         count = page.databytecounts[index]
         if count == 0:
             return None
-        # pread has no file position that threads could race on.
-        data = os.pread(self._file, count, page.dataoffsets[index])
+        data = read_at(self._file, count, page.dataoffsets[index])
         if len(data) < count:
             raise ValueError("the file ends within a tile")
         tile = page.decode(data, index, jpegtables=page.jpegtables)[0]

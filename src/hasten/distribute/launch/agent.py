@@ -56,7 +56,7 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
         return max((record.exit_code for record in ended), default=0)
     text = report_of(ends, job, restarts=restarts, logs=folder, again=again, resume=resume)
     name = f"failure-{job.node_rank}.txt" if job.node_rank else "failure.txt"
-    (folder / name).write_text(text + "\n")
+    (folder / name).write_text(text + "\n", encoding="utf-8")
     print_error(text)
     return exit_code_of(first_of(ends))
 
@@ -126,7 +126,10 @@ def _attempt(
     try:
         result = processes.wait(period=_LOOK_EVERY_S)
     except SignalException as stop:
-        death = stop.sigval
+        if sys.platform == "win32":  # Ctrl-C reaches every process of the console, and nothing else can be sent
+            processes.wait(_GRACE_S, period=_LOOK_EVERY_S)
+        else:
+            death = stop.sigval
         raise
     finally:
         # They may take some time to save.
@@ -137,7 +140,7 @@ def _attempt(
     for end in ends:
         if end.how not in ("silent", "killed") and end.traceback:
             # On the terminal, only the launcher reports it, once and in order.
-            with logs[end.rank].open("a") as file:
+            with logs[end.rank].open("a", encoding="utf-8") as file:
                 file.write(end.traceback)
     return ends, records
 
@@ -183,7 +186,7 @@ def _environment(rendezvous: Rendezvous, number: int, rank: int, error_file: Pat
 @contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
     """Redirect the log of torch's launcher to a file: the report has the same content in order."""
-    handler = logging.FileHandler(folder / "launcher.log")
+    handler = logging.FileHandler(folder / "launcher.log", encoding="utf-8")
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger, logger.handlers, logger.propagate) for logger in loggers]

@@ -99,7 +99,7 @@ def ends_of(
             end = replace(end, how="stalled", traceback=stack)
         elif code < 0:
             late = failure.timestamp - began >= _PATIENCE_S
-            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
+            by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -9 and late))
             end = replace(end, how="ended" if by_launcher else "killed")
         if end.how in ("silent", "killed"):
             end = replace(end, traceback=last_lines(logs[rank]))
@@ -114,14 +114,14 @@ def first_of(ends: Sequence[End]) -> End:
         return by_cause
     # All ranks stalled, but the others waited for one. A rank that had to be killed could not even report its stall.
     still = [end for end in ends if end.how == "stalled"]
-    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -signal.SIGKILL]
+    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -9]
     return min(still, key=lambda end: (end.step, end.collectives, end.rank))
 
 
 def last_lines(log: Path) -> str:
     """The last lines of a rank's log."""
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
     except OSError:
         return ""
 
@@ -129,7 +129,7 @@ def last_lines(log: Path) -> str:
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
     """The place and the stacks that a rank's watchdog wrote, if they are of this process."""
     with suppress(OSError, ValueError, TypeError):
-        place, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
+        place, _, stack = stack_file(where, rank).read_text(encoding="utf-8", errors="replace").partition("\n")
         stall = Stall(**json.loads(place))
         if stall.pid == pid:
             return stall, stack

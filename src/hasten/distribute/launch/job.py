@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -83,9 +84,11 @@ class Rendezvous:
         try:
             seconds = math.ceil(max(1.0, until - time.monotonic()))
             timeout, first = timedelta(seconds=seconds), job.node_rank == 0
+            # torch for Windows is built without libuv.
+            rest = {"wait_for_workers": False, "use_libuv": sys.platform != "win32"}
             # If what listens at this address is not a store, torch's store waits forever.
             self.store = with_timeout(
-                lambda: TCPStore(self.host, int(port), None, first, timeout, wait_for_workers=False), seconds + 1.0
+                lambda: TCPStore(self.host, int(port), None, first, timeout, **rest), seconds + 1.0
             )
             began = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
             self.name = self.store.compare_set("name", "", began).decode()

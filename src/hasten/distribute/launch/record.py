@@ -90,7 +90,7 @@ def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[No
 def read_record(path: Path) -> RankRecord | None:
     """The record that a rank wrote; None if there is none, or another program wrote the file."""
     try:
-        return RankRecord(**json.loads(path.read_text())["hasten"])
+        return RankRecord(**json.loads(path.read_bytes())["hasten"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -97,7 +97,7 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         self.where.mkdir(parents=True, exist_ok=True)
-        self._stack = stack_file(self.where, self.rank).open("w")
+        self._stack = stack_file(self.where, self.rank).open("w", encoding="utf-8")
         self._note()
         self._thread.start()
         return self

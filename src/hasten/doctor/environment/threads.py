@@ -136,7 +136,7 @@ def threads_here(others: float = 0.0) -> Threads:
 
 def _openmp() -> tuple[str, ...]:
     try:
-        loaded = Path("/proc/self/maps").read_text(errors="replace")
+        loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
     # Copies of one library (a wheel's own libgomp) are one kind; two kinds are what competes.

@@ -108,7 +108,7 @@ def checked(command: Sequence[str]) -> list[str]:
     if not command:
         raise ValueError("no command was given; put it after two dashes: hasten doctor -- python train.py")
     program, *rest = command
-    if program.endswith(".py") and not os.access(program, os.X_OK):
+    if program.endswith(".py") and (os.name == "nt" or not os.access(program, os.X_OK)):
         if not Path(program).exists():
             raise ValueError(f"{program}: does not exist; check the path (seen from {Path.cwd()})")
         return [sys.executable, *command]
@@ -172,7 +172,8 @@ def _state(out: Path) -> str:
 def _interrupt(child: subprocess.Popen[bytes]) -> None:
     """Pass Ctrl-C on, and give the script time to end by itself."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(child.pid, signal.SIGINT)
+        if hasattr(os, "killpg"):  # the consoles of Windows do it
+            os.killpg(child.pid, signal.SIGINT)
         child.wait(timeout=GRACE)
 
 
@@ -205,8 +206,9 @@ def end_all(child: subprocess.Popen[bytes], grace: float = _END_GRACE) -> None:
     for member in alive:
         with contextlib.suppress(psutil.Error):
             member.kill()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
@@ -216,7 +218,7 @@ def _members(leader: int) -> list[psutil.Process]:
         top = psutil.Process(leader)
         if top.status() != psutil.STATUS_ZOMBIE:
             members = {each.pid: each for each in (top, *top.children(recursive=True))}
-    for process in psutil.process_iter():
+    for process in psutil.process_iter() if hasattr(os, "getsid") else ():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if process.pid not in members and os.getsid(process.pid) == leader and process.pid != leader:
                 members[process.pid] = process

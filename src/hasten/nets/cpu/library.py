@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,16 @@ from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
+from hasten.system import replace_file
 
 _FOLDER = Path(__file__).parent
 _LEVELS = {"normact": "-O2", "soft_counts": "-O2", "few_channels": "-O3"}
 """Optimisation of each source: -O3 compiles for twice as long, and makes the third one twice as fast."""
-_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast", "-Wno-psabi")
+_ON_MAC = sys.platform == "darwin"
+_OPENMP = ("-Xclang", "-fopenmp") if _ON_MAC else ("-fopenmp",)
+# Apple's compiler comes without OpenMP: the library that torch has loaded serves.
+_LINK = ("-shared", *(("-undefined", "dynamic_lookup") if _ON_MAC else ()))
+_FLAGS = ("-std=c++17", *_OPENMP, "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast", "-Wno-psabi")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")
 _AVX2 = ("avx2", "fma")
 _SECONDS = 120
@@ -55,9 +61,11 @@ def _build_for_cpu() -> None:
 @cache
 def _built() -> Path:
     folder = cache_dir(CacheConfig()) / "kernels"
+    if sys.platform == "win32":
+        raise OSError("the compiled functions are for g++ and clang++, and not built on Windows")
     compiler = required_cxx_compiler()
     flags = (*_FLAGS, *_instructions())
-    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags, _LEVELS)).encode())
+    digest = hashlib.sha256(repr((platform.machine(), sys.platform, compiler, flags, _LEVELS)).encode())
     for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
         digest.update((_FOLDER / source).read_bytes())
     path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
@@ -74,8 +82,8 @@ def _built() -> Path:
                 compiling[target] = threads.submit(_compile, compiler, arguments)
             for each in compiling.values():
                 each.result()
-            _compile(compiler, (*flags, "-shared", *compiling, "-o", os.fsdecode(temporary)))
-        temporary.replace(path)
+            _compile(compiler, (*flags, *_LINK, *compiling, "-o", os.fsdecode(temporary)))
+        replace_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path

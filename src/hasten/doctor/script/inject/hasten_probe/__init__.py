@@ -25,7 +25,8 @@ def _install() -> None:
     Path(session.out, f"torch-{os.getpid()}").touch()
     for part in (on_data, on_tensors, on_modules, on_modes, on_rounds, on_steps):
         part.install(session)
-    os.register_at_fork(after_in_child=session.begin_forked)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=session.begin_forked)
 
 
 class _Finder:
