@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from hasten.checkpoint.weights import describe_mismatch
+from hasten.devices import random_state, set_random_state
 from hasten.optim.base import lay_out_moments
 
 
@@ -52,7 +53,7 @@ def training_state(
         "scaler": scaler.state_dict() if scaler is not None else {},
         "schedule": schedule.state_dict() if schedule is not None else None,
         "random_state": torch.get_rng_state(),
-        "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "device_random_state": random_state(device),
         "extra": dict(extra or {}),
     }
 
@@ -110,9 +111,7 @@ def restore_state(
     if schedule is not None and state.get("schedule") is not None:
         schedule.load_state_dict(state["schedule"])
     torch.set_rng_state(state["random_state"])
-    device = next(network.parameters()).device
-    if device.type == "cuda" and state["device_random_state"] is not None:
-        torch.cuda.set_rng_state(state["device_random_state"], device)
+    set_random_state(next(network.parameters()).device, state["device_random_state"])
     return int(state["step"])
 
 

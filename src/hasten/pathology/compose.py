@@ -18,6 +18,7 @@ from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
 from hasten.config.settled import PlannedTrain, fields_of
+from hasten.devices import free_bytes, kind_of
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
@@ -110,10 +111,10 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     network = build_classifier(config.network).to(device)
     variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
     to_memory_format(network, 2, variant.channels_last)
-    resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
+    resident = device.type == "cpu" or tiles.image.numel() <= free_bytes(device) // 2
     size, seed = config.train.batch_size, config.train.seed
     batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=resident)
-    where = "GPU memory" if resident and device.type == "cuda" else "host memory"
+    where = "GPU memory" if resident and kind_of(device).memory_stats else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     how = batches.why or "not compiled"
     accelerators["batched augmentation"] = Accelerator(True, "default", f"one program for a batch; {how}")

@@ -11,6 +11,7 @@ import torch
 from pydantic import TypeAdapter
 
 from hasten.config.schema import TrainConfig
+from hasten.devices import kind_of
 from hasten.files import first_line
 from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
@@ -45,8 +46,8 @@ def variant_of(train: TrainConfig) -> Variant:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a GPU has matrix units for bf16."""
-    return torch.cuda.get_device_capability(device) >= FAST_BF16
+    """Whether a GPU is known to have fast matrix units for bf16; on other makers' a run compares."""
+    return kind_of(device).nvidia and torch.cuda.get_device_capability(device) >= FAST_BF16
 
 
 def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
