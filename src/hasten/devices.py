@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from hasten.observe.cores import available_memory
+from hasten.observe.cores import MPS_FALLBACK, available_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +43,8 @@ class DeviceKind:
     """Of torch.distributed; empty if several processes can't share a step."""
     activity: str = ""
     """Name of the profiler's activity that records its kernels."""
+    fallback: str = ""
+    """Environment variable by which the host computes what torch lacks there, if it is set before torch is loaded."""
 
 
 _ALL = ("fp32", "tf32", "bf16", "fp16")
@@ -50,12 +52,18 @@ _CUDA = DeviceKind(
     title="CUDA", nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
     channels_last=True, precisions=_ALL, backend="nccl", activity="CUDA",
 )  # fmt: skip
+
+
+def _rocm(cuda: DeviceKind) -> DeviceKind:
+    return replace(cuda, title="ROCm", nvidia=False)
+
+
 _KINDS = {
     "cpu": DeviceKind(
         title="CPU", accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo"
     ),
-    "cuda": replace(_CUDA, title="ROCm", nvidia=False) if torch.version.hip else _CUDA,
-    "mps": DeviceKind(title="MPS", precisions=("fp32", "fp16")),
+    "cuda": _rocm(_CUDA) if torch.version.hip else _CUDA,
+    "mps": DeviceKind(title="MPS", precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
     "xpu": DeviceKind(
         title="XPU", streams=True, memory_stats=True, channels_last=True, precisions=("fp32", "bf16", "fp16"),
         backend="xccl", activity="XPU",

@@ -301,7 +301,11 @@ def open_at_home(
     own: ids of the cases that a process uses which trains on a part of them: memory holds no other. Raises ValueError
     where the device is too small for the cases, and the errors of `open_arena`.
     """
-    home = "ram" if config.home == "device" and not _holds_cases(device) else config.home
+    home = config.home
+    if home == "device" and not _holds_cases(device):
+        home = "ram"
+        if kind_of(device).accelerator:
+            log.warning("cache.home: no batches are made on %s itself; its cases stay in host memory", device)
     if home == "file":
         return open_arena(cases, home=home)
     arena = open_arena(cases, home="file")

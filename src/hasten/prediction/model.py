@@ -39,6 +39,7 @@ from hasten.runtime.measure import certainly_faster, compared
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import memory_format
 from hasten.runtime.side_stream import SideStream
+from hasten.runtime.variant import fitted
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +266,8 @@ def _on_device(config: RunConfig) -> RunConfig:
     """The settings with the device found; fp16 is a GPU's precision, which few CPUs have convolutions for."""
     device = pick_device(config.train.device)
     precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
+    train = fitted(dataclasses.replace(config.train, device=str(device), precision=precision), device)
+    return dataclasses.replace(config, train=train)
 
 
 def predict_labels(

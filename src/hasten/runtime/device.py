@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +14,8 @@ import torch
 from hasten.config.check import DEVICE_NAMES, DEVICE_PATTERN
 from hasten.devices import automatic, device_count, is_built, kind_of
 from hasten.distribute.world import World
+
+log = logging.getLogger(__name__)
 
 
 def pick_device(name: str, world: World | None = None) -> torch.device:
@@ -42,6 +46,8 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
             found = f"{count} {kind.title} devices on {world.host} for {world.local_size} processes"
             raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
         return torch.device(name, world.local_rank)
+    if kind.fallback and os.environ.get(kind.fallback) != "1":
+        log.warning("%s: what torch lacks there is an error; set %s=1 before torch is imported", device, kind.fallback)
     return device
 
 
