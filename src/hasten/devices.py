@@ -145,14 +145,3 @@ def multiplies_bf16(device: torch.device) -> bool:
 def uuids(device: torch.device) -> list[str]:
     """The card as NVML names it, which may number cards otherwise than CUDA does; empty for other makers'."""
     return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if kind_of(device).nvidia else []
-
-
-def random_state(device: torch.device) -> torch.Tensor | None:
-    """(n,) uint8 state of an accelerator's generator, on the host; None for the host, whose own is torch's."""
-    return torch.get_device_module(device).get_rng_state(device) if kind_of(device).accelerator else None
-
-
-def set_random_state(device: torch.device, state: torch.Tensor | None) -> None:
-    """Set an accelerator's generator to the (n,) uint8 state; nothing for the host, or without a state."""
-    if state is not None and kind_of(device).accelerator:
-        torch.get_device_module(device).set_rng_state(state, device)

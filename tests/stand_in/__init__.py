@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 import types
 from pathlib import Path
 from typing import Any

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from hasten.devices import accelerator_in_use, device_count, kind_of, random_state, set_random_state
+from hasten.devices import accelerator_in_use, device_count, kind_of
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
@@ -23,8 +23,8 @@ def all_random_states_kept(device: torch.device) -> AbstractContextManager[None]
 
 def random_states(device: torch.device) -> list[Tensor]:
     """States of torch's generators, the host's and that of a GPU, (n,) uint8 each, on the host."""
-    state = random_state(device)
-    return [torch.get_rng_state(), *([] if state is None else [state])]
+    modules = [torch.get_device_module(device)] if kind_of(device).accelerator else []
+    return [torch.get_rng_state(), *(module.get_rng_state(device) for module in modules)]
 
 
 def set_random_states(states: list[Tensor], device: torch.device) -> None:
@@ -34,5 +34,5 @@ def set_random_states(states: list[Tensor], device: torch.device) -> None:
     """
     host, *gpu = states
     torch.set_rng_state(host)
-    if gpu:
-        set_random_state(device, gpu[0])
+    if gpu and kind_of(device).accelerator:
+        torch.get_device_module(device).set_rng_state(gpu[0], device)
