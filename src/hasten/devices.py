@@ -18,8 +18,6 @@ from hasten.observe.cores import MPS_FALLBACK, available_memory
 class DeviceKind:
     """What the devices of one type have. Without arguments: an accelerator that has nothing but float32."""
 
-    title: str = "accelerator"
-    """The name in messages."""
     accelerator: bool = True
     """Whether work is queued on it, so that the host waits where it reads a value."""
     nvidia: bool = False
@@ -49,24 +47,16 @@ class DeviceKind:
 
 _ALL = ("fp32", "tf32", "bf16", "fp16")
 _CUDA = DeviceKind(
-    title="CUDA", nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
+    nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
     channels_last=True, precisions=_ALL, backend="nccl", activity="CUDA",
 )  # fmt: skip
-
-
-def _rocm(cuda: DeviceKind) -> DeviceKind:
-    return replace(cuda, title="ROCm", nvidia=False)
-
-
 _KINDS = {
-    "cpu": DeviceKind(
-        title="CPU", accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo"
-    ),
-    "cuda": _rocm(_CUDA) if torch.version.hip else _CUDA,
-    "mps": DeviceKind(title="MPS", precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
+    "cpu": DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo"),
+    "cuda": replace(_CUDA, nvidia=not torch.version.hip),
+    "mps": DeviceKind(precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
     "xpu": DeviceKind(
-        title="XPU", streams=True, memory_stats=True, channels_last=True, precisions=("fp32", "bf16", "fp16"),
-        backend="xccl", activity="XPU",
+        streams=True, memory_stats=True, channels_last=True, precisions=("fp32", "bf16", "fp16"), backend="xccl",
+        activity="XPU",
     ),
 }  # fmt: skip
 
@@ -101,7 +91,7 @@ def is_built(name: str) -> bool:
 def device_name(device: torch.device) -> str:
     """What the maker calls an accelerator."""
     name = getattr(torch.get_device_module(device), "get_device_name", None)
-    return str(name(device)) if name is not None else kind_of(device).title
+    return str(name(device)) if name is not None else device.type.upper()
 
 
 def accelerator_in_use() -> torch.device | None:
@@ -122,7 +112,10 @@ def free_bytes(device: torch.device) -> int:
     """Memory that is free on a device; of one that shares the host's, at most what is free there."""
     module: Any = torch.get_device_module(device)
     if kind_of(device).memory_stats:
-        return int(module.mem_get_info(device)[0])
+        try:
+            return int(module.mem_get_info(device)[0])
+        except RuntimeError:  # some of Intel's drivers don't know
+            return total_bytes(device) - int(module.memory_reserved(device))
     if hasattr(module, "recommended_max_memory"):
         return min(module.recommended_max_memory() - module.driver_allocated_memory(), available_memory())
     return available_memory()

@@ -34,16 +34,17 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         return device
     count = device_count(device.type)
     if (device.index or 0) >= count:
-        numbered = [f"{device.type}:{index}" for index in range(count)] if kind.streams else [device.type] * count
         built = "" if count or is_built(device.type) else f", and torch {torch.__version__} is not built for any"
-        names = "".join(f"{each}, " for each in numbered)
-        found = f"this machine has {count} {kind.title} devices{built}"
+        names = "".join(f"{device.type}:{index}, " for index in range(count))
+        found = f"this machine has {count} {device.type.upper()} devices{built}"
         raise ValueError(f"train.device={name}: {found}; use {names}auto or cpu")
     if world is not None and world.size > 1 and device.index is None:
         if not kind.backend:
-            raise ValueError(f"train.device={name}: several processes can't share a step on {kind.title}; use cpu")
+            raise ValueError(
+                f"train.device={name}: several processes can't share a step there; use cpu"
+            )
         if count < world.local_size:
-            found = f"{count} {kind.title} devices on {world.host} for {world.local_size} processes"
+            found = f"{count} {device.type.upper()} devices on {world.host} for {world.local_size} processes"
             raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
         return torch.device(name, world.local_rank)
     if kind.fallback and os.environ.get(kind.fallback) != "1":

@@ -298,7 +298,7 @@ def choose_compiled(
     if requested is not False and _has_data_dependent_flow(planned, network):
         outcome = Accelerator(False, "data", _DATA_DEPENDENT_FLOW)
     elif requested is None and kind_of(planned.device).accelerator:
-        reason = "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
+        reason = "not tried on a GPU, where Hasten's kernels, if they run, gain more; set train.compile"
         outcome = Accelerator(False, "default", reason)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
