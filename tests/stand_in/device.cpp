@@ -34,7 +34,21 @@ struct Memory final : c10::Allocator {
 };
 Memory memory;
 REGISTER_ALLOCATOR(TYPE, &memory);
-C10_REGISTER_GUARD_IMPL(PrivateUse1, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>);
+
+// Work is done when the call returns: one stream, and events that have always happened.
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
+  c10::Device exchangeDevice(c10::Device) const override { return {TYPE, 0}; }
+  c10::Device getDevice() const override { return {TYPE, 0}; }
+  c10::Stream getStream(c10::Device) const noexcept override { return {c10::Stream::DEFAULT, {TYPE, 0}}; }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return {c10::Stream::DEFAULT, {TYPE, 0}}; }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+};
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 from hasten import predict, train
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
+from hasten.config.schema import RunConfig
 from hasten.feed.ring import Ring
 from hasten.phantoms.organs import write_phantoms
 from hasten.prediction.export import export_weights
@@ -61,29 +65,42 @@ def losses(out: Path) -> list[float]:
     return [line["loss"] for line in metrics(out, "train")]
 
 
-def runs(folder: Path, dims: int, *overrides: str) -> Path:
-    """A run and its predictions are those of the CPU, and a run that was stopped goes on as if it had not been."""
-    source = write_phantoms(folder / f"set{dims}", num_cases=4, shape=(16, 20, 24))
+def settings(folder: Path, dims: int, device: str) -> RunConfig:
     shape = ("sample.patch=[1,16,16]", "network.strides=[[1,2,2]]") if dims == 2 else ()
-    options = (*shape, "train.steps=6", "train.validate_every=3", "train.checkpoint_every=2", *overrides)
-    on_cpu, there, halves = (folder / f"{name}{dims}" for name in ("cpu", "there", "halves"))
-    train(config_of(source, folder / "cache", *options), on_cpu)
-    config = config_of(source, folder / "cache", *options, f"train.device={NAME}")
-    train(config, there)
-    assert np.allclose(losses(on_cpu), losses(there), rtol=1e-3), (losses(on_cpu), losses(there))
-    with at_step(3, "interrupt"), pytest.raises(KeyboardInterrupt):
-        train(config, halves)
+    source = folder / f"set{dims}"
+    if not source.exists():
+        write_phantoms(source, num_cases=4, shape=(16, 20, 24))
+    options = (*shape, "train.steps=6", "train.validate_every=3", "train.checkpoint_every=2", f"train.device={device}")
+    return config_of(source, folder / "cache", *options)
+
+
+def trains(folder: Path, dims: int) -> None:
+    """Losses are those of the CPU."""
+    train(settings(folder, dims, "cpu"), folder / f"cpu{dims}")
+    train(settings(folder, dims, NAME), folder / f"there{dims}")
+    wanted, found = (losses(folder / f"{name}{dims}") for name in ("cpu", "there"))
+    assert np.allclose(wanted, found, rtol=1e-3), (wanted, found)
+
+
+def resumes(folder: Path, dims: int) -> None:
+    """A run that was stopped goes on as if it had not been."""
+    halves = folder / f"halves{dims}"
+    with at_step(3, "interrupt"), suppress(KeyboardInterrupt):
+        train(settings(folder, dims, NAME), halves)
     train(resumed(halves), halves, resume=True)
-    assert_same_run(halves, there)
-    image = source / "imagesTr" / "phantom_000.nii.gz"
+    assert_same_run(halves, folder / f"there{dims}")
+
+
+def predicts(folder: Path, dims: int) -> None:
+    """Label maps are those of the CPU, and weights can be exported."""
+    there, image = folder / f"there{dims}", folder / f"set{dims}" / "imagesTr" / "phantom_000.nii.gz"
     labels = [
         np.asarray(nibabel.load(path).dataobj)
         for device in ("cpu", NAME)
-        for path in predict(there, image, folder / f"{device}{dims}", device=device)
+        for path in predict(there, image, folder / f"{device}{dims}labels", device=device)
     ]
     assert np.mean(labels[0] == labels[1]) > 0.999
     export_weights(there, folder / f"weights{dims}.safetensors")
-    return there
 
 
 def falls_back(folder: Path, told: Told) -> None:
@@ -113,11 +130,16 @@ def main() -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("hasten.config.check", "hasten.runtime.device"):
             patch.setattr(f"{module}.DEVICE_PATTERN", f"auto|cpu|{NAME}")
-        feed(device)
-        state(device)
-        runs(folder, 3)
-        runs(folder, 2)
-        falls_back(folder, told)
+        work = [partial(feed, device), partial(state, device), partial(falls_back, folder, told)]
+        work[2:2] = [partial(part, folder, dims) for dims in (3, 2) for part in (trains, resumes, predicts)]
+        failures = 0
+        for part in work:
+            try:
+                part()
+            except Exception:
+                failures += 1
+                print(f"{part.func.__name__}{part.args[1:]}: {traceback.format_exc()}", file=sys.stderr)
+    sys.exit(failures)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,6 @@ def triton_runs(tensor: Tensor) -> bool:
     Not while code is compiled or traced, where plain operations are fused by the compiler, nor below functorch's
     transforms. Importing and trying Triton happens once for each device.
     """
-    if not kind_of(tensor.device).triton:
-        return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # Triton launches on the current device.

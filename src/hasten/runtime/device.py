@@ -40,9 +40,7 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         raise ValueError(f"train.device={name}: {found}; use {names}auto or cpu")
     if world is not None and world.size > 1 and device.index is None:
         if not kind.backend:
-            raise ValueError(
-                f"train.device={name}: several processes can't share a step there; use cpu"
-            )
+            raise ValueError(f"train.device={name}: several processes can't share a step there; use cpu")
         if count < world.local_size:
             found = f"{count} {device.type.upper()} devices on {world.host} for {world.local_size} processes"
             raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
