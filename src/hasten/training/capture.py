@@ -35,7 +35,7 @@ WARM_UP = 3
 def why_not(step: TrainStep) -> str | None:
     """Why a step cannot be captured; None if no reason is known beforehand."""
     if not kind_of(step.device).graphs:
-        return f"{step.device} has no CUDA graphs"
+        return "there is no CUDA device"
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
         return "several processes or devices share the step"
     if step.update.scaler is not None and step.update.scaler.is_enabled():
