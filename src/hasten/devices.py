@@ -46,12 +46,14 @@ class DeviceKind:
 
 
 _ALL = ("fp32", "tf32", "bf16", "fp16")
+_HOST = DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo")
 _CUDA = DeviceKind(
     nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
     channels_last=True, precisions=_ALL, backend="nccl", activity="CUDA",
 )  # fmt: skip
 _KINDS = {
-    "cpu": DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo"),
+    "cpu": _HOST,
+    "meta": _HOST,
     "cuda": replace(_CUDA, nvidia=not torch.version.hip),
     "mps": DeviceKind(precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
     "xpu": DeviceKind(
@@ -79,7 +81,7 @@ def automatic() -> torch.device:
 
 def others_here() -> list[str]:
     """Types of accelerators that this process sees and that `automatic` leaves alone."""
-    return [name for name in _KINDS if name not in ("cpu", "cuda") and device_count(name)]
+    return [name for name in ("mps", "xpu") if device_count(name)]
 
 
 def is_built(name: str) -> bool:
