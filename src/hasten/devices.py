@@ -6,12 +6,14 @@ torch calls NVIDIA's cards and AMD's (a ROCm build) `cuda`, Apple's `mps` and In
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
 
 from hasten.observe.cores import MPS_FALLBACK, available_memory
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +37,17 @@ class DeviceKind:
     float64: bool = False
     channels_last: bool = False
     """Whether torch runs 2-D and 3-D convolutions in that memory format."""
-    precisions: tuple[str, ...] = ("fp32",)
-    """Of a step, the reference first; tf32 and the types of autocast."""
+    precisions: tuple[Precision, ...] = ("fp32",)
+    """Precisions of a step, the reference first."""
     backend: str = ""
-    """Of torch.distributed; empty if several processes can't share a step."""
+    """Backend of torch.distributed; empty if several processes can't share a step."""
     activity: str = ""
     """Name of the profiler's activity that records its kernels."""
     fallback: str = ""
     """Environment variable by which the host computes what torch lacks there, if it is set before torch is loaded."""
 
 
-_ALL = ("fp32", "tf32", "bf16", "fp16")
+_ALL: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 _HOST = DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo")
 _CUDA = DeviceKind(
     nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,

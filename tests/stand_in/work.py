@@ -112,7 +112,7 @@ def falls_back(folder: Path, told: Told) -> None:
     train(config, folder / "lacks")
     lines = [line for line in told.lines if NAME in line]
     assert len(lines) == 2, told.lines
-    assert "no bf16" in lines[0], lines
+    assert "lacks bf16" in lines[0], lines
     assert "channels-last" in lines[0], lines
     assert "stay in host memory" in lines[1], lines
     settings = resumed(folder / "lacks").train

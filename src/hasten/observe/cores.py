@@ -17,7 +17,7 @@ SPIN = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
 """How long a thread spins: iterations of GNU's library (default 300,000), milliseconds of Intel's and LLVM's (200)."""
 SPIN_NAMES = (*SPIN, "OMP_WAIT_POLICY", "KMP_LIBRARY")
 MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
-"""With 1, torch runs on the CPU what it lacks on Apple's GPU."""
+"""Variable by which torch runs on the CPU what it lacks on Apple's GPU, if it is 1."""
 _OURS, _MPS_OURS = "HASTEN_SPIN", "HASTEN_MPS_FALLBACK"
 """Say that Hasten has set `SPIN`, or `MPS_FALLBACK`, to processes that inherit them."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter
 
 from hasten.config.schema import TrainConfig
-from hasten.devices import kind_of
+from hasten.devices import Precision, kind_of
 from hasten.files import first_line
 from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
@@ -22,7 +22,6 @@ _USUAL = "usually the fastest on such a device, with float32's loss and gradient
 
 FAST_BF16 = (8, 0)
 """Lowest compute capability with matrix units for bf16."""
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 T = TypeVar("T", bound=Any)
 
 
@@ -51,14 +50,16 @@ def fitted(settings: T, device: torch.device) -> T:
 
     settings: a dataclass with `precision` and `channels_last`.
     """
-    kind, changes, lacks = kind_of(device), {}, []
+    kind, lacks = kind_of(device), []
     if settings.precision not in (None, *kind.precisions):
-        changes["precision"], lacks = "fp32", [f"no {settings.precision}, so that float32 is used"]
+        lacks.append(f"{settings.precision}: float32 is used")
+        settings = replace(settings, precision="fp32")
     if settings.channels_last and not kind.channels_last:
-        changes["channels_last"], lacks = False, [*lacks, "no channels-last convolutions, so that none is used"]
+        lacks.append("channels-last convolutions: channels-first ones are used")
+        settings = replace(settings, channels_last=False)
     if lacks:
-        log.warning("%s has %s", device, "; ".join(lacks))
-    return replace(settings, **changes) if changes else settings
+        log.warning("%s lacks %s", device, ", and ".join(lacks))
+    return settings
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -79,9 +80,9 @@ def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
         precisions: list[Precision] = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
         precisions = precisions if train.precision is None else [train.precision]
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    fused = [kind.triton and (last if train.fused_kernels is None else train.fused_kernels) for last in formats]
-    laid_out = list(zip(formats, fused, strict=True))
-    unscaled = [precision for precision in kind.precisions if precision != "fp16"]
+    asked = train.fused_kernels if kind.triton else False
+    laid_out = [(last, last if asked is None else asked) for last in formats]
+    unscaled: list[Precision] = [precision for precision in kind.precisions if precision != "fp16"]
     precisions = unscaled if train.precision is None else [train.precision]
     if train.precision is None and has_fast_bf16(device):
         reference = Variant(precision="fp32", channels_last=formats[0])
