@@ -39,8 +39,8 @@ REGISTER_ALLOCATOR(TYPE, &memory);
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
   c10::Device exchangeDevice(c10::Device) const override { return {TYPE, 0}; }
   c10::Device getDevice() const override { return {TYPE, 0}; }
-  c10::Stream getStream(c10::Device) const noexcept override { return {c10::Stream::DEFAULT, {TYPE, 0}}; }
-  c10::Stream exchangeStream(c10::Stream) const noexcept override { return {c10::Stream::DEFAULT, {TYPE, 0}}; }
+  c10::Stream getStream(c10::Device) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, c10::Device(TYPE, 0)); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, c10::Device(TYPE, 0)); }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
