@@ -156,4 +156,5 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(conv3d, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(prelu, lower_precision_fp)
 }
