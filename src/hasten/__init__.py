@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from hasten.observe.cores import bound_spin
+from hasten.observe.cores import allow_mps_fallback, bound_spin
 
 __version__ = "0.1.0"
 
@@ -43,6 +43,7 @@ __all__ = ["__version__", *_HOME]
 
 # At once, as torch's libraries read it as they are loaded.
 bound_spin()
+allow_mps_fallback()
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,7 @@ def test_several_gpus_are_used_from_its_own_first_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     given: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(nn, "DataParallel", lambda network, device_ids: given.append((network, device_ids)) or network)
     network = OnGpu()

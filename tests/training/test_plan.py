@@ -106,7 +106,7 @@ def test_2d_images_take_2d_patches_and_strides(flat: Path) -> None:
     [
         ("cuda", 0, "use auto or cpu"),
         ("cuda:2", 2, "use cuda:0, cuda:1, auto or cpu"),
-        ("gpu", 1, "use auto, cpu, cuda or cuda:N"),
+        ("gpu", 1, "xpu or xpu:N (Intel)"),
     ],
 )
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(

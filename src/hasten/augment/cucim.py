@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hasten.devices import automatic, kind_of
+
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "color_jitter": ("brightness", "contrast", "saturation", "hue"),
     "rand_color_jitter": ("brightness", "contrast", "saturation", "hue", "prob", "whole_batch"),
@@ -28,7 +30,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 def can_run() -> bool:
     """Whether cupy and cuCIM are installed and there is a CUDA device."""
-    if not torch.cuda.is_available():
+    if not kind_of(automatic()).nvidia:
         return False
     try:
         _modules()
@@ -96,4 +98,4 @@ def _modules() -> tuple[Any, Any]:
 
 
 def _gpu(image: Tensor) -> torch.device:
-    return image.device if image.device.type == "cuda" else torch.device("cuda")
+    return image.device if kind_of(image.device).nvidia else automatic()

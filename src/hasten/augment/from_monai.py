@@ -25,6 +25,7 @@ from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import SplitCompose, split_chain
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.identity import chain_identity
+from hasten.devices import kind_of
 from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ class TransformProgram:
         return make_program(chain, cases, **{**options, "train_cases": None})
 
     def _cucim(self, device: torch.device) -> bool:
-        return not self.strict and device.type == "cuda" and can_run()
+        return not self.strict and kind_of(device).nvidia and can_run()
 
 
 def compile_transforms(

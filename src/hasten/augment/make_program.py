@@ -17,6 +17,7 @@ from hasten.augment.render import render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Arena, Pages, Store
+from hasten.devices import kind_of
 from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
 from hasten.sample.patch_stages import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
@@ -96,9 +97,10 @@ def _source(
         if cases.whole_cases is None:
             return ResidentSource()
         return HostSource(stages=0, whole_cases=cases.whole_cases, prepared_on_host=False)
-    # Up to the last one that can only run on the host; a crop is cut out there too.
-    per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
-    return HostSource(stages=max([int(crops), *per_sample]), whole_cases=cases.whole_cases)
+    # Up to the last one that can only run on the host, as all do without float64; a crop is cut out there too.
+    last = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
+    last += [] if kind_of(device).float64 else [len(stages)]
+    return HostSource(stages=max([int(crops), *last]), whole_cases=cases.whole_cases)
 
 
 def _order(

@@ -21,6 +21,7 @@ from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
 from hasten.augment.whole_cases import WholeCases, run_per_sample
 from hasten.cache.arena import Pages, Store
+from hasten.devices import kind_of
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import CaseOrder
 from hasten.sample.patch_stages import DealingRounds, PatchStage, cut_by_stage, stage_at
@@ -233,7 +234,7 @@ class Segment:
         self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, PackedCases] | None = None
     ) -> Batch:
         """Stages of the chain: the first one reads `cases`, later ones continue with `batch`."""
-        result, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
+        result, dims, on_gpu = batch or {}, self.store.spatial_dims, kind_of(draws.key.device).accelerator
         itemised = self.spans or (ranges_on() and not on_gpu)
         for first, last in self._groups(span, itemised):
             stages, numbers = self.stages[first:last], draws.stages[first:last]

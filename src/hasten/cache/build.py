@@ -43,6 +43,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.size import parse_size
+from hasten.devices import free_bytes, kind_of
 from hasten.observe.cores import available_memory
 from hasten.prepare.case import load_prepared
 from hasten.prepare.foreground import foreground_points
@@ -300,7 +301,11 @@ def open_at_home(
     own: ids of the cases that a process uses which trains on a part of them: memory holds no other. Raises ValueError
     where the device is too small for the cases, and the errors of `open_arena`.
     """
-    home = "ram" if config.home == "device" and device.type == "cpu" else config.home
+    home = config.home
+    if home == "device" and not _holds_cases(device):
+        home = "ram"
+        if kind_of(device).accelerator:
+            log.warning("cache.home: no batches are made on %s itself; its cases stay in host memory", device)
     if home == "file":
         return open_arena(cases, home=home)
     arena = open_arena(cases, home="file")
@@ -318,11 +323,14 @@ def open_at_home(
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
-    if device.type == "cpu":
-        return 0  # its memory is the host's
-    if config.device != "auto":
-        return parse_size(config.device)
-    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
+    if not _holds_cases(device):
+        return 0
+    return parse_size(config.device) if config.device != "auto" else free_bytes(device) // 2
+
+
+def _holds_cases(device: torch.device) -> bool:
+    """Whether batches can be made where the cases lie: in memory that is not the host's, with the draws' float64."""
+    return kind_of(device).memory_stats and kind_of(device).float64
 
 
 def _copy_to_device(arena: Arena, cases: Selection, device: torch.device, positions: Sequence[int]) -> Arena:

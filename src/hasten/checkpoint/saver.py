@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.devices import kind_of
 from hasten.observe.ranges import CHECKPOINT, Range
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Saver:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._saves: list[Future[None]] = []
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, torch.Stream] = {}
 
     @Range(CHECKPOINT)
     def save(self, content: dict[str, Any], write: Write) -> None:
@@ -81,10 +82,10 @@ class Saver:
             # The exception that ended the block must not be replaced by this one.
             log.warning("the last checkpoint could not be written: %s", failure)
 
-    def _copied(self, content: dict[str, Any]) -> tuple[dict[str, Any], list[torch.cuda.Event]]:
+    def _copied(self, content: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Event]]:
         """The copy, and what has to be waited for before it may be read."""
         copies: dict[Any, Tensor] = {}
-        used: dict[torch.device, torch.cuda.Stream] = {}
+        used: dict[torch.device, torch.Stream] = {}
 
         def of_tensor(tensor: Tensor) -> Tensor:
             # Names that share memory (tied weights, a module that has two names) share it in the copy too.
@@ -93,25 +94,25 @@ class Saver:
             if key not in copies:
                 plain = tensor.detach()
                 host = plain.clone if plain.device.type == "cpu" else plain.cpu
-                copies[key] = self._from_gpu(plain, used) if plain.is_cuda else host()
+                copies[key] = self._from_gpu(plain, used) if kind_of(plain.device).streams else host()
             return copies[key]
 
         snapshot = _mapped(content, of_tensor)
         for device, stream in used.items():
-            torch.cuda.current_stream(device).wait_stream(stream)
+            torch.get_device_module(device).current_stream(device).wait_stream(stream)
         return snapshot, [stream.record_event() for stream in used.values()]
 
-    def _from_gpu(self, tensor: Tensor, used: dict[torch.device, torch.cuda.Stream]) -> Tensor:
+    def _from_gpu(self, tensor: Tensor, used: dict[torch.device, torch.Stream]) -> Tensor:
         """Pinned memory that the device's own stream of copies fills."""
-        device = tensor.device
+        device, module = tensor.device, torch.get_device_module(tensor.device)
         if device not in used:
-            used[device] = self._streams.setdefault(device, torch.cuda.Stream(device))
-            used[device].wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(used[device]):
+            used[device] = self._streams.setdefault(device, module.Stream(device))
+            used[device].wait_stream(module.current_stream(device))
+        with module.stream(used[device]):
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def _write(before: Future[None] | None, write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
+def _write(before: Future[None] | None, write: Write, content: dict[str, Any], ready: list[torch.Event]) -> None:
     if before is not None:
         before.result()
     for event in ready:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from hasten.checkpoint.weights import describe_mismatch
+from hasten.nets.random_state import random_states, set_random_states
 from hasten.optim.base import lay_out_moments
 
 
@@ -42,7 +43,7 @@ def training_state(
         >>> state = hasten.training_state(network=network, optimizer=optimizer, step=100)
         >>> torch.save(state, "last.pt")
     """
-    device = next(network.parameters()).device
+    host, *gpu = random_states(next(network.parameters()).device)
     return {
         "step": step,
         "network": network.state_dict(),
@@ -51,8 +52,8 @@ def training_state(
         "optimizer_name": type(optimizer).__name__,
         "scaler": scaler.state_dict() if scaler is not None else {},
         "schedule": schedule.state_dict() if schedule is not None else None,
-        "random_state": torch.get_rng_state(),
-        "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "random_state": host,
+        "device_random_state": next(iter(gpu), None),
         "extra": dict(extra or {}),
     }
 
@@ -109,10 +110,9 @@ def restore_state(
         scaler.load_state_dict(state["scaler"])
     if schedule is not None and state.get("schedule") is not None:
         schedule.load_state_dict(state["schedule"])
-    torch.set_rng_state(state["random_state"])
-    device = next(network.parameters()).device
-    if device.type == "cuda" and state["device_random_state"] is not None:
-        torch.cuda.set_rng_state(state["device_random_state"], device)
+    on_device = state["device_random_state"]
+    states = [state["random_state"], *([] if on_device is None else [on_device])]
+    set_random_states(states, next(network.parameters()).device)
     return int(state["step"])
 
 

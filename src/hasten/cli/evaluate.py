@@ -60,7 +60,7 @@ def evaluate(
         bool,
         typer.Option("--postprocessing", help="Of a run: choose by these cases how its predictions are cleaned."),
     ] = False,
-    device: Annotated[str | None, typer.Option(help="Of a run: auto, cpu, cuda or cuda:N; default: the run's.")] = None,
+    device: Annotated[str | None, typer.Option(help="Of a run: as train.device; default: the run's.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Score predicted label maps: Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.

@@ -56,9 +56,9 @@ def launch(
     from hasten.distribute.launch.job import Job
 
     if nproc is None:
-        import torch
+        from hasten.devices import device_count
 
-        nproc = max(1, torch.cuda.device_count())
+        nproc = max(1, device_count())
     job = Job(
         nproc=nproc,
         out=out,

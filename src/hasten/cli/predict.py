@@ -45,7 +45,7 @@ def predict(
             help="Kind of the label maps, such as .mha; default .nii.gz (pictures .png, nnU-Net's its file_ending)."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda[:N], mps or xpu[:N].")] = "auto",
     ensemble: _Ensemble = None,
     postprocessing: Annotated[
         bool,

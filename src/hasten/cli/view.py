@@ -36,7 +36,7 @@ def view(
     predictions: Annotated[
         Path | None, typer.Option(help="Folder of label maps to show; default: what the run's best weights predict.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: the run's.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda[:N], mps or xpu[:N]; default: the run's.")] = None,
     trust_changed_code: TrustChangedCode = False,
     quiet: Quiet = False,
 ) -> None:

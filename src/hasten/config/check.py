@@ -36,6 +36,8 @@ def _rising(stages: Stages) -> bool:
 
 _PAIRS = "must be [share, factor] pairs, the shares rising between 0 and 1"
 _SIZE = "must be a size with a unit, such as 8GiB or 500MB, or"
+DEVICE_NAMES = "auto, cpu, cuda or cuda:N (NVIDIA and AMD), mps (Apple), xpu or xpu:N (Intel)"
+DEVICE_PATTERN = r"auto|cpu|(cuda|mps|xpu)(:\d+)?"
 _RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("data.split.train_range", "must be [from, to] with 0 <= from < to <= 1", lambda at: 0 <= at[0] < at[1] <= 1),
     (
@@ -62,8 +64,8 @@ _RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("train.activations", f"{_SIZE} all", lambda text: text == "all" or parse_size(text) >= 0),
     (
         "train.device",
-        "must be auto, cpu, cuda or cuda:N",
-        lambda name: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)),
+        f"must be {DEVICE_NAMES}",
+        lambda name: bool(re.fullmatch(DEVICE_PATTERN, name)),
     ),
     ("infer.flip_axes", "must name each axis once", lambda axes: len(set(axes)) == len(axes)),
     (

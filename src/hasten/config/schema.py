@@ -250,7 +250,7 @@ class TrainConfig:
 
     seed: Natural = 0
     device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    """`auto`, `cpu`, `cuda`, `cuda:N`, `mps`, `xpu` or `xpu:N`; `auto` is a GPU of NVIDIA's or AMD's, else the CPU."""
     optimizer: OptimizerName = "muon"
     """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; the others are for everything."""
     momentum: Part = 0.9

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
 from hasten.config.schema import DistributeConfig
+from hasten.devices import kind_of
 from hasten.distribute.consensus import run_on_all_ranks
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
@@ -49,7 +50,7 @@ class Ddp(Strategy):
         options: dict[str, Any] = {_SYNC_BUFFERS: False}
         wrapped = DistributedDataParallel(
             network,
-            device_ids=[device.index] if device.type == "cuda" else None,
+            device_ids=[device.index] if kind_of(device).accelerator else None,
             bucket_cap_mb=config.bucket_mb,
             gradient_as_bucket_view=True,
             # `place` has already broadcast the weights.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-import torch
 from torch import nn
 
 from hasten.config.schema import RunConfig
+from hasten.devices import device_count, kind_of
 from hasten.distribute.strategy import Strategy
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ class Dp(Strategy):
     def wrap(self, network: nn.Module) -> nn.Module:
         """network: of `place`, on the first GPU."""
         device = next(network.parameters()).device
-        others = [number for number in range(torch.cuda.device_count()) if number != device.index]
-        if device.type != "cuda" or not others:
+        count = device_count(device.type) if kind_of(device).streams else 0
+        others = [number for number in range(count) if number != device.index]
+        if not others:
             log.warning(
                 "distribute.strategy=dp: there is nothing to split a batch over on %s; this trains like single", device
             )

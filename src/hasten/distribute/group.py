@@ -17,6 +17,7 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
+from hasten.devices import kind_of
 from hasten.distribute.world import LAUNCHER_PID, World
 from hasten.files import first_line
 
@@ -58,9 +59,9 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
 
         rendezvous_by_horovod(world)
     _default_address(world)
-    backend = config.backend if config.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    backend = config.backend if config.backend != "auto" else kind_of(device).backend
+    if kind_of(device).accelerator:
+        torch.accelerator.set_device_index(device)
     timeout = timedelta(seconds=config.timeout_s)
     telling = threading.Timer(_SILENT_S, _tell_waiting, [world, timeout])
     telling.daemon = True

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hasten.config.schema import DistributeConfig, RunConfig
+from hasten.devices import kind_of
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import placed_whole
 from hasten.distribute.strategy import Strategy
@@ -54,7 +55,7 @@ class Horovod(Strategy):
 
     def wrap(self, network: nn.Module) -> nn.Module:
         device = next(network.parameters()).device
-        if device.type == "cuda" and not (self._hvd.cuda_built() or self._hvd.rocm_built()):
+        if kind_of(device).accelerator and not (self._hvd.cuda_built() or self._hvd.rocm_built()):
             raise ValueError(
                 f"distribute.strategy=horovod: this Horovod was built for CPUs and the network is on {device}; build "
                 "it again where torch finds the GPU (`pip uninstall horovod`, then "

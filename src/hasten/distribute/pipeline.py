@@ -31,6 +31,7 @@ from hasten.distribute.pipeline_partition import (
 )
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World
+from hasten.nets.random_state import random_state_kept
 
 
 class Pipeline(Strategy):
@@ -324,7 +325,7 @@ def forms_of_outputs(stage: StageModule, input_forms: Sequence[Form], device: to
     """The forms of a stage's outputs for inputs of these forms, by a forward pass of a copy."""
     clone = copy.copy(stage)
     clone._modules = {"network": copy.deepcopy(stage.network)}
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+    with random_state_kept(device), torch.enable_grad():
         inputs = [
             torch.zeros(shape, dtype=dtype, device=device, requires_grad=grad) for shape, dtype, grad in input_forms
         ]

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hasten.files import first_line
 from hasten.nets import nnunet, unet
+from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import ClassSwap
 
@@ -144,7 +145,7 @@ def count_costs(network: nn.Module, operations: Operations) -> Costs:
     for side in _SIDES:
         clone = copy.deepcopy(network).train()
         device = next(clone.parameters()).device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with random_state_kept(device):
             try:
                 return _count(clone, operations, _image(clone, side))
             except Exception as error:  # too small for its strides or for a norm

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
+from hasten.devices import kind_of
+
 Batch = TypeVar("Batch")
 """Tensors in tuples, dicts and named tuples."""
 
@@ -27,8 +29,8 @@ class Ring(Generic[Batch]):
     def __init__(self, batches: Generator[Batch, None, None], device: torch.device, *, depth: int = 2) -> None:
         assert depth >= 1
         self._batches, self._device = batches, device
-        self._cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._cuda else None
+        self._module = torch.get_device_module(device) if kind_of(device).streams else None
+        self._stream = self._module.Stream(device) if self._module is not None else None
         if self._stream is not None:
             self._device = self._stream.device  # "cuda" alone would mean another device in the thread
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -36,8 +38,8 @@ class Ring(Generic[Batch]):
         self._ended = False
         self._host: list[Batch] = []
         self._slots: list[Batch] = []
-        self._ready: list[torch.cuda.Event] = []
-        self._used: list[torch.cuda.Event] = []
+        self._ready: list[torch.Event] = []
+        self._used: list[torch.Event] = []
         self._depth = depth
         self._thread = threading.Thread(target=self._fill, name="hasten-feed", daemon=True)
 
@@ -53,8 +55,8 @@ class Ring(Generic[Batch]):
                     raise slot_or_error
                 self._await_copy(slot_or_error)
                 yield self._slots[slot_or_error]
-                if self._cuda:
-                    self._used[slot_or_error].record(torch.cuda.current_stream(self._device))
+                if self._module is not None:
+                    self._used[slot_or_error].record(self._module.current_stream(self._device))
                 self._free.put(slot_or_error)
         finally:
             self._end()
@@ -67,9 +69,9 @@ class Ring(Generic[Batch]):
 
     def _await_copy(self, slot: int) -> None:
         """Let the consumer's stream, not the host, wait until the slot is filled."""
-        if not self._cuda:
+        if self._module is None:
             return
-        stream = torch.cuda.current_stream(self._device)
+        stream = self._module.current_stream(self._device)
         stream.wait_event(self._ready[slot])
         for tensor in pytree.tree_leaves(self._slots[slot]):
             # The slots come from the side stream's memory: without this they could be given away, when the ring is
@@ -78,7 +80,7 @@ class Ring(Generic[Batch]):
 
     def _fill(self) -> None:
         try:
-            with torch.cuda.device(self._device) if self._cuda else contextlib.nullcontext():
+            with self._module.device(self._device) if self._module is not None else contextlib.nullcontext():
                 for batch in self._batches:
                     slot = self._free.get()
                     if self._ended:
@@ -92,7 +94,7 @@ class Ring(Generic[Batch]):
     def _store(self, slot: int, batch: Batch) -> None:
         if len(self._slots) <= slot:
             self._allocate(batch)
-        if self._stream is None:
+        if self._module is None or self._stream is None:
             for target, source in _pairs(self._slots[slot], batch):
                 target.copy_(source)
             return
@@ -101,19 +103,19 @@ class Ring(Generic[Batch]):
         self._stream.wait_event(self._used[slot])
         for pinned, source in _pairs(self._host[slot], batch):
             pinned.copy_(source)
-        with torch.cuda.stream(self._stream):
+        with self._module.stream(self._stream):
             for target, pinned in _pairs(self._slots[slot], self._host[slot]):
                 target.copy_(pinned, non_blocking=True)
         self._ready[slot].record(self._stream)
 
     def _allocate(self, batch: Batch) -> None:
         # From the side stream's memory: a block of the consumer's stream may still be in use by kernels queued there.
-        with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+        with self._module.stream(self._stream) if self._module is not None else contextlib.nullcontext():
             self._slots.append(_like(batch, device=self._device))
-        if self._cuda:
+        if self._module is not None:
             self._host.append(_like(batch, device="cpu", pin_memory=True))
-            self._ready.append(torch.cuda.Event())
-            self._used.append(torch.cuda.Event())
+            self._ready.append(self._module.Event())
+            self._used.append(self._module.Event())
 
 
 def _like(batch: Any, **options: Any) -> Any:

@@ -9,11 +9,17 @@ import triton.language as tl
 
 
 @triton.jit
-def _one(out, BLOCK: tl.constexpr):
-    tl.store(out + tl.arange(0, BLOCK), tl.full((BLOCK,), 1.0, tl.float32))
+def _add_sum(source, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(source + at)
+    tl.store(out + at, values + tl.sum(values, 0))
 
 
 def launch(device: torch.device) -> None:
-    """Build the kernel for `device` and launch it. Raises whatever Triton raises."""
+    """Build the kernel for `device`, launch it and compare its values. Raises whatever Triton raises."""
     with torch.cuda.device(device):
-        _one[(1,)](torch.empty(32, device=device), BLOCK=32)
+        source = torch.arange(32.0, device=device)
+        result = torch.empty_like(source)
+        _add_sum[(1,)](source, result, BLOCK=32)
+        if not torch.equal(result, source + source.sum()):
+            raise RuntimeError("a kernel gives other values than torch")

@@ -13,6 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from hasten.devices import kind_of
+
 log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -33,8 +35,6 @@ def triton_runs(tensor: Tensor) -> bool:
     Not while code is compiled or traced, where plain operations are fused by the compiler, nor below functorch's
     transforms. Importing and trying Triton happens once for each device.
     """
-    if not tensor.is_cuda:
-        return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # Triton launches on the current device.
@@ -53,7 +53,7 @@ def power_of_two(least: int) -> int:
 
 def triton_works(device: torch.device) -> bool:
     """Whether Triton kernels can run on a device at all."""
-    if device.type != "cuda" or _off.is_set():
+    if not kind_of(device).triton or _off.is_set():
         return False
     with _LOCK:  # a thread of `try_triton_ahead` may be at it
         return _works_on(device)
@@ -61,7 +61,7 @@ def triton_works(device: torch.device) -> bool:
 
 def try_triton_ahead(device: torch.device) -> None:
     """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
-    if device.type == "cuda":
+    if kind_of(device).triton:
         threading.Thread(target=triton_works, args=(device,), name="triton").start()
 
 

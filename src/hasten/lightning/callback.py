@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from hasten.config.load import dump_run
+from hasten.devices import uuids
 from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.observe.clock import Clock, Spent, process_start_seconds
 from hasten.observe.env import environment
@@ -147,7 +147,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 age_s=self.time_s,
                 rank=trainer.global_rank,
                 world_size=trainer.world_size,
-                gpus=[f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else (),
+                gpus=uuids(device),
             )
             self._monitor.start()
         self._began, self._before = time.perf_counter(), sum(self._clock.seconds.values())

@@ -207,12 +207,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         if self.trainer is None:
             return pick_device(self._config.train.device)
         device: torch.device = self.trainer.strategy.root_device
-        if device.type not in ("cpu", "cuda"):
-            raise ValueError(
-                f"HastenDataModule: batches are made on CPUs and CUDA devices, and the Trainer is on {device}; give it "
-                'accelerator="gpu" or accelerator="cpu"'
-            )
-        return device
+        return pick_device(str(device))
 
     def _share(self) -> Share:
         """This rank's; Lightning accumulates over batches and not over pieces of one."""

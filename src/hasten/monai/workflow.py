@@ -18,6 +18,7 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from hasten.devices import multiplies_bf16
 from hasten.distribute.strategy import without_sync
 from hasten.nets.losses.overlap import plain as without_meta
 from hasten.nets.surgery.fallback import slice_strided
@@ -138,8 +139,7 @@ def settled_precision(device: torch.device, precision: str | None, *, amp: bool,
         return precision or ""
     if dtype is not None:
         return "fp16" if dtype == torch.float16 else "bf16"
-    lacks_bf16 = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
-    return "fp16" if lacks_bf16 else "bf16"
+    return "bf16" if multiplies_bf16(device) else "fp16"
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):

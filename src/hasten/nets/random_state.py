@@ -7,21 +7,24 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from hasten.devices import accelerator_in_use, device_count, kind_of
+
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
     """Context manager: random draws inside it, on the host or on `device`, do not change later ones."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    return torch.random.fork_rng([device] if kind_of(device).accelerator else [], device_type=device.type)
 
 
 def all_random_states_kept(device: torch.device) -> AbstractContextManager[None]:
     """Like `random_state_kept`, for a block that seeds torch, which reaches every GPU."""
-    with_gpus = device.type == "cuda" or torch.cuda.is_initialized()
-    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if with_gpus else [])
+    where = device if kind_of(device).accelerator else accelerator_in_use()
+    return torch.random.fork_rng(range(device_count(where.type)) if where else [], device_type=(where or device).type)
 
 
 def random_states(device: torch.device) -> list[Tensor]:
     """States of torch's generators, the host's and that of a GPU, (n,) uint8 each, on the host."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    modules = [torch.get_device_module(device)] if kind_of(device).accelerator else []
+    return [torch.get_rng_state(), *(module.get_rng_state(device) for module in modules)]
 
 
 def set_random_states(states: list[Tensor], device: torch.device) -> None:
@@ -31,5 +34,5 @@ def set_random_states(states: list[Tensor], device: torch.device) -> None:
     """
     host, *gpu = states
     torch.set_rng_state(host)
-    if gpu and device.type == "cuda":
-        torch.cuda.set_rng_state(gpu[0], device)
+    if gpu and kind_of(device).accelerator:
+        torch.get_device_module(device).set_rng_state(gpu[0], device)

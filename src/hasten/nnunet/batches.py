@@ -18,6 +18,7 @@ from hasten.augment.program import Program
 from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 from hasten.config.size import size_text
+from hasten.devices import free_bytes, kind_of
 from hasten.feed.feed import Feed
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
@@ -71,11 +72,10 @@ def read_cases(
 
 def placed(store: Store, device: torch.device) -> Store:
     """The cases, moved to the GPU if they take less than half of its free memory."""
-    if device.type != "cuda":
+    if not kind_of(device).memory_stats:
         return store
     size = sum(value.nbytes for value in store.values.values())
-    free, _ = torch.cuda.mem_get_info(device)
-    return store.to(device) if size < _SHARE * free else store
+    return store.to(device) if size < _SHARE * free_bytes(device) else store
 
 
 def _forms(dataset: Any) -> tuple[list[Triple], int, list[Locations], torch.dtype]:

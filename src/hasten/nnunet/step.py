@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.schema import TrainConfig
+from hasten.devices import kind_of
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
 from hasten.nets.size import small_image
@@ -23,7 +24,7 @@ from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.optim.base import lay_out_moments
 from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.runtime.precision import to_memory_format
-from hasten.runtime.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
+from hasten.runtime.variant import Variant, VariantTimes, candidates, explain, has_fast_bf16
 from hasten.training.capture import CapturedStep, why_not
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
@@ -166,12 +167,12 @@ def _fuse_norms(network: nn.Module, setting: StepSetting) -> Accelerator:
 
 
 def _usual(device: torch.device) -> Variant:
-    return Variant(precision="fp16" if device.type == "cuda" else "fp32", channels_last=False)
+    return Variant(precision="fp16" if kind_of(device).accelerator else "fp32", channels_last=False)
 
 
 def _variants(device: torch.device) -> list[Variant]:
     """The first is what the others are compared with. Before Ampere, GPUs have no other than nnU-Net's fp16."""
-    slow = device.type != "cpu" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FAST_BF16)
+    slow = kind_of(device).accelerator and not has_fast_bf16(device)
     return [_usual(device)] if slow else candidates(device, TrainConfig())
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 SPIN = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
 """How long a thread spins: iterations of GNU's library (default 300,000), milliseconds of Intel's and LLVM's (200)."""
 SPIN_NAMES = (*SPIN, "OMP_WAIT_POLICY", "KMP_LIBRARY")
-_OURS = "HASTEN_SPIN"
-"""Says that `bound_spin` has set `SPIN`, to processes that inherit both."""
+MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
+"""Variable by which torch runs on the CPU what it lacks on Apple's GPU, if it is 1."""
+_OURS, _MPS_OURS = "HASTEN_SPIN", "HASTEN_MPS_FALLBACK"
+"""Say that Hasten has set `SPIN`, or `MPS_FALLBACK`, to processes that inherit them."""
 
 
 def allowed_cpus() -> set[int]:
@@ -41,6 +43,12 @@ def bound_spin(environ: MutableMapping[str, str] = os.environ) -> None:
         environ.update({**SPIN, _OURS: "1"})
 
 
+def allow_mps_fallback(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set `MPS_FALLBACK` on a Mac, unless the user has, or torch, which reads it once, is there already."""
+    if sys.platform == "darwin" and "torch" not in sys.modules and MPS_FALLBACK not in environ:
+        environ.update({MPS_FALLBACK: "1", _MPS_OURS: "1"})
+
+
 def spin_is_chosen(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a variable says how OpenMP's threads wait, set by `bound_spin` or by the user."""
     return any(name in environ for name in SPIN_NAMES)
@@ -52,8 +60,9 @@ def spin_text() -> str:
 
 
 def environment_of_user() -> dict[str, str]:
-    """The environment without what `bound_spin` has set, for programs that are to run as they do without Hasten."""
+    """The environment without what importing Hasten sets, for programs that are to run as they do without it."""
     ours = {*SPIN, _OURS} if _OURS in os.environ else set()
+    ours |= {MPS_FALLBACK, _MPS_OURS} if _MPS_OURS in os.environ else set()
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.devices import kind_of, multiplies_bf16
 from hasten.optim.base import Amp, BaseOptimizer
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -135,7 +136,7 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
 
 def _multiplies_bf16(value: Tensor) -> bool:
     """Whether the value is on a GPU with matrix units for bf16."""
-    return value.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    return kind_of(value.device).nvidia and multiplies_bf16(value.device)
 
 
 def add_orthogonal(
@@ -175,7 +176,7 @@ def add_orthogonal_bf16(
 
 def _bf16_product(one: Tensor, other: Tensor) -> Tensor:
     """(N, R, C) float32: the product of bf16 matrices (N, R, K) and (N, K, C)."""
-    if one.is_cuda:
+    if kind_of(one.device).nvidia:
         return torch.bmm(one, other, out_dtype=torch.float32)
     return one.float() @ other.float()
 

@@ -18,6 +18,7 @@ from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
 from hasten.config.settled import PlannedTrain, fields_of
+from hasten.devices import free_bytes, kind_of
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
@@ -39,7 +40,7 @@ from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads,
 from hasten.runtime.device import pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
 from hasten.runtime.precision import memory_format, to_memory_format
-from hasten.runtime.variant import Variant, candidates, explain
+from hasten.runtime.variant import Variant, candidates, explain, fitted
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents
 from hasten.training.compose import make_step
@@ -77,7 +78,7 @@ def choose_variant(
             note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
     # Hasten's kernels are not for a ResNet.
     given = TrainConfig(precision=train.precision, channels_last=train.channels_last, fused_kernels=False)
-    allowed = candidates(device, given)
+    allowed = candidates(device, fitted(given, device))
     variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
         shape = (min(train.batch_size, 8), 3, 1, size, size)
@@ -110,10 +111,10 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     network = build_classifier(config.network).to(device)
     variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
     to_memory_format(network, 2, variant.channels_last)
-    resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
+    resident = device.type == "cpu" or tiles.image.numel() <= free_bytes(device) // 2
     size, seed = config.train.batch_size, config.train.seed
     batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=resident)
-    where = "GPU memory" if resident and device.type == "cuda" else "host memory"
+    where = "GPU memory" if resident and kind_of(device).memory_stats else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     accelerators["batched augmentation"] = Accelerator(True, "default", "one program for a batch")
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
@@ -227,7 +228,8 @@ def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig,
         raise ValueError(f"{run}: holds no run on slides (its run.yaml does not say kind: detection)")
     content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)
     config = load(Path(run) / "run.yaml")
-    target, variant = pick_device(device), Variant(**content["variant"])
+    target = pick_device(device)
+    variant = fitted(Variant(**content["variant"]), target)
     if target.type == "cpu" and variant.precision == "tf32":
         variant = Variant(precision="fp32", channels_last=variant.channels_last)
     network = build_classifier(config.network)

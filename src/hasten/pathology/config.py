@@ -26,8 +26,8 @@ from hasten.config.schema import (
 )
 from hasten.config.size import Seconds
 from hasten.config.yaml_file import load_yaml
+from hasten.devices import Precision
 from hasten.observe.rundir import RUN_YAML
-from hasten.runtime.variant import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

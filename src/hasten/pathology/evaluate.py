@@ -214,8 +214,8 @@ def evaluate_tiles(scorer: Scorer, tiles: TileSet) -> TileResult:
     """AUC, balanced accuracy and mean loss of all tiles, without augmentation."""
     from monai.metrics import compute_roc_auc
 
-    chance = scorer(tiles.image).double()
-    label = tiles.label
+    chance = scorer(tiles.image).cpu().double()
+    label = tiles.label.cpu()
     correct = (chance > 0.5) == (label > 0)
     accuracy = torch.stack([correct[label == value].double().mean() for value in (0, 1)]).mean()
     loss = torch.nn.functional.binary_cross_entropy(chance, label.double())

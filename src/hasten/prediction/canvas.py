@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hasten.config.schema import Triple
+from hasten.devices import empty_cache
 from hasten.runtime.out_of_memory import out_of_memory, out_of_memory_ends_block
 
 log = logging.getLogger(__name__)
@@ -286,8 +287,7 @@ class Canvas:
         self.device, self.weight = HOST, self.weight.cpu()
         for cell in list(self.cells):
             self.cells[cell] = self.cells[cell].cpu()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        empty_cache()
 
     def _near(self, score: Tensor) -> Tensor:
         return score if score.device.type == self.device.type else score.to(self.device)

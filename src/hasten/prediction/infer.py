@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedRun
+from hasten.devices import kind_of
 from hasten.nets.build import divisor
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.prediction.canvas import HOST, ArgmaxSink, Box, Mode
@@ -246,7 +247,7 @@ def inference_of(
         spatial_dims=spatial_dims,
         device=device,
         # Of a run on a CPU, whether they are faster on a GPU was not measured; in channels-last torch's norms are slow.
-        fused_kernels=device.type == "cuda" and variant.channels_last and (True if fused is None else fused),
+        fused_kernels=kind_of(device).triton and variant.channels_last and (True if fused is None else fused),
         overlapping=overlapping,
         classes=classes,
     )

@@ -19,6 +19,7 @@ from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.schema import PrepareConfig, RunConfig
 from hasten.config.settled import planned_run
+from hasten.devices import empty_cache, kind_of
 from hasten.files import first_line
 from hasten.nets.build import divisor
 from hasten.nets.size import small_image
@@ -38,6 +39,7 @@ from hasten.runtime.measure import certainly_faster, compared
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import memory_format
 from hasten.runtime.side_stream import SideStream
+from hasten.runtime.variant import fitted
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +71,11 @@ def measured_batch(network: nn.Module, channels: int, inference: Inference) -> i
     """The best batch of windows on its device, a GPU. On a CPU, a batch gains nothing from more voxels than `Windows`
     allows it.
     """
-    if inference.device.type != "cuda":
+    if not kind_of(inference.device).memory_stats:
         return inference.batch_size
     count = best_batch(lambda count: _trial(network, channels, inference, count), available_bytes(inference.device))
     log.info("%d windows of %s go through the network at once", count, inference.window)
-    torch.cuda.empty_cache()
+    empty_cache()
     return count
 
 
@@ -81,10 +83,11 @@ def measured_batch(network: nn.Module, channels: int, inference: Inference) -> i
 def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> tuple[float, int]:
     generator = torch.Generator(inference.device).manual_seed(0)
     batch = torch.randn(count, channels, *inference.window, device=inference.device, generator=generator)
-    before = torch.cuda.memory_allocated(inference.device)
-    torch.cuda.reset_peak_memory_stats(inference.device)
+    memory = torch.get_device_module(inference.device)
+    before = memory.memory_allocated(inference.device)
+    memory.reset_peak_memory_stats(inference.device)
     network_scores(network, batch, inference)  # libraries choose their algorithms for this shape
-    num_bytes = torch.cuda.max_memory_allocated(inference.device) - before
+    num_bytes = memory.max_memory_allocated(inference.device) - before
     seconds = [seconds_of(lambda: network_scores(network, batch, inference), inference.device) for _ in range(_PASSES)]
     return min(seconds), num_bytes
 
@@ -160,8 +163,7 @@ class GraphedNetwork(nn.Module):
             captured.graph.reset()
         del captured
         log.info("windows of %s go through the network without a CUDA graph: %s", tuple(image.shape), why)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        empty_cache()
         return None
 
     def _why_not(self, graph: _Graph, image: Tensor, expected: Tensor) -> str:
@@ -214,7 +216,7 @@ def load_members(members: Sequence[Member], *, device: str = "auto", trust_chang
     how = first.inference
     if members[0].content["config"]["infer"].get("batch_size") is None:
         how = dataclasses.replace(how, batch_size=measured_batch(first.network, len(first.channels), how))
-    if how.device.type == "cuda":
+    if kind_of(how.device).graphs:
         return dataclasses.replace(first, network=GraphedNetwork(first.network, how.device).eval(), inference=how)
     return dataclasses.replace(first, inference=how)
 
@@ -264,7 +266,8 @@ def _on_device(config: RunConfig) -> RunConfig:
     """The settings with the device found; fp16 is a GPU's precision, which few CPUs have convolutions for."""
     device = pick_device(config.train.device)
     precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
+    train = fitted(dataclasses.replace(config.train, device=str(device), precision=precision), device)
+    return dataclasses.replace(config, train=train)
 
 
 def predict_labels(

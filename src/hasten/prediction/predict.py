@@ -179,7 +179,7 @@ def predict(
         probabilities: write CASE.npz beside each label map, too, with `probabilities` (K, D, H, W) float16 on the
             image's voxels, before any post-processing, and their `classes`.
         ending: of the files' names; None takes the one of `label_names`.
-        device: "auto", "cpu", "cuda" or "cuda:N".
+        device: as `train.device`.
         trust_changed_code: build your own network from its current source, where that is not what the run was
             trained with, which is refused otherwise.
         postprocess: clean the label maps as the postprocessing.yaml of the run or cross-validation says.

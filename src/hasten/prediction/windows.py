@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hasten.config.schema import Triple
-from hasten.observe.cores import available_memory
+from hasten.devices import empty_cache, free_bytes, kind_of
 from hasten.prediction.canvas import (
     HOST,
     Axis,
@@ -244,8 +244,7 @@ class _Batcher:
             log.warning("out of memory with %d windows at once; going on with %d", len(jobs), self.size)
         else:
             jobs[0].canvas.to_host()
-        if self._windows.device.type == "cuda":
-            torch.cuda.empty_cache()
+        empty_cache()
 
 
 _FEW_PLANES = 4
@@ -283,10 +282,10 @@ def widened(box: Box, shape: Triple) -> Box:
 
 def available_bytes(device: torch.device) -> int:
     """Bytes that can be allocated now."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    return available_memory()
+    if not kind_of(device).memory_stats:
+        return free_bytes(device)
+    memory = torch.get_device_module(device)
+    return free_bytes(device) + int(memory.memory_reserved(device) - memory.memory_allocated(device))
 
 
 def _splits(side: int, window: int, overlap: float) -> list[list[slice]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.size import size_text
+from hasten.devices import empty_cache, free_bytes
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
@@ -41,10 +42,9 @@ def find_batch_size(try_batch: Callable[[int], object], *, highest: int = _HIGHE
 
 
 def release_memory() -> None:
-    """Free unused memory: cycles of Python objects, and the cache of the CUDA allocator."""
+    """Free unused memory: cycles of Python objects, and the cache of an accelerator's allocator."""
     gc.collect()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    empty_cache()
 
 
 def find_batch_size_for(
@@ -99,7 +99,7 @@ def _fits(try_batch: Callable[[int], object], count: int) -> bool:
 def _reserve_memory(device: torch.device, reserve: int) -> Tensor:
     """A tensor that occupies GPU memory during the search: optimizer state and safety margin."""
     release_memory()
-    free = torch.cuda.mem_get_info(device)[0]
+    free = free_bytes(device)
     try:
         return torch.empty(int(free * _SPARE) + reserve, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:

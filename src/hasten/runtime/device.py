@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import time
 from collections.abc import Callable
@@ -9,42 +11,57 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from hasten.config.check import DEVICE_NAMES, DEVICE_PATTERN
+from hasten.devices import automatic, device_count, is_built, kind_of
 from hasten.distribute.world import World
+
+log = logging.getLogger(__name__)
 
 
 def pick_device(name: str, world: World | None = None) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
+    """The device of a name, one of `DEVICE_NAMES`. Raises ValueError for one that is not there.
 
-    With several processes on a host, `auto` and `cuda` give each process its own GPU.
+    `auto` is a GPU of NVIDIA's or AMD's, else the CPU. With several processes on a host, `auto` and a name without a
+    number give each process its own GPU.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-        if world is None or world.size == 1:
-            return torch.device(name)
-    if name == "cuda" and world is not None and world.size > 1:
-        if count < world.local_size:
-            found = f"{count} CUDA devices on {world.host} for {world.local_size} processes"
-            raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
-        name = f"cuda:{world.local_rank}"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
+        name = automatic().type
+    if not re.fullmatch(DEVICE_PATTERN, name):
+        raise ValueError(f"train.device={name}: use {DEVICE_NAMES}")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= count:
-        names = "".join(f"cuda:{index}, " for index in range(count))
-        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
+    kind = kind_of(device)
+    if not kind.accelerator:
+        return device
+    count = device_count(device.type)
+    if (device.index or 0) >= count:
+        built = "" if count or is_built(device.type) else f", and torch {torch.__version__} is not built for any"
+        names = "".join(f"{device.type}:{index}, " for index in range(count))
+        found = f"this machine has {count} {device.type.upper()} devices{built}"
+        raise ValueError(f"train.device={name}: {found}; use {names}auto or cpu")
+    if world is not None and world.size > 1 and device.index is None:
+        if not kind.backend:
+            raise ValueError(f"train.device={name}: several processes can't share a step there; use cpu")
+        if count < world.local_size:
+            found = f"{count} {device.type.upper()} devices on {world.host} for {world.local_size} processes"
+            raise ValueError(f"train.device={name}: {found}; start as many as there are devices")
+        return torch.device(name, world.local_rank)
+    if kind.fallback and os.environ.get(kind.fallback) != "1":
+        log.warning("%s: what torch lacks there is an error; set %s=1 before torch is imported", device, kind.fallback)
     return device
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU that is named by its number the current one for the block: Triton launches nowhere else."""
-    return nullcontext() if device.type != "cuda" or device.index is None else torch.cuda.device(device)
+    if device.index is None or not kind_of(device).streams:
+        return nullcontext()
+    block: AbstractContextManager[object] = torch.get_device_module(device).device(device)
+    return block
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the work that is queued on a GPU is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Wait until the work that is queued on an accelerator is done."""
+    if kind_of(device).accelerator:
+        torch.accelerator.synchronize(device)
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.config.decision import Accelerator, SetBy
+from hasten.devices import device_name, kind_of
 from hasten.files import first_line
 from hasten.kernels.build_together import built_together
 from hasten.kernels.use import triton_works
@@ -239,7 +240,7 @@ def _measured(
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
     if seconds < MEASURE_S:
         with random_state_kept(probe.device):
-            if probe.device.type == "cuda":
+            if kind_of(probe.device).accelerator:
                 float(calls[names[0]]()[0])  # libraries are loaded in the first pass
             begin = time.perf_counter()
             float(calls[names[0]]()[0])
@@ -342,5 +343,5 @@ def agrees(trace: Trace, reference: Trace) -> bool:
 
 def machine(device: torch.device) -> list[str | int]:
     """What a measurement is valid for: the name of the CPU or GPU, torch's version and number of threads."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+    name = device_name(device) if kind_of(device).accelerator else cpu_model()
     return [name, torch.__version__, torch.get_num_threads()]

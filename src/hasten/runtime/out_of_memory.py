@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
 import torch
 
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.settled import PlannedRun
 from hasten.config.size import size_text
+from hasten.devices import total_bytes
 
 _MESSAGES = (
     "out of memory",
@@ -50,9 +50,7 @@ def memory_mistakes(
     Lower bounds only: float32 images and uint8 labels of a rank's batch, and scores of a window. What passes may still
     be too much.
     """
-    channels, total = len(fingerprint.channels), psutil.virtual_memory().total + psutil.swap_memory().total
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
+    channels, total = len(fingerprint.channels), total_bytes(device)
     patch, window, batch = config.sample.patch, config.infer.patch, -(-config.sample.batch_size // num_ranks)
     of_batch = batch * math.prod(patch) * (4 * channels + 1)
     sizes = {

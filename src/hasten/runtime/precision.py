@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.devices import kind_of
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -29,7 +31,7 @@ def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
 
     Under autocast what is left in float32 (losses, norms, optimizers that multiply) keeps torch's own setting.
     """
-    if device.type != "cuda" or precision not in ("fp32", "tf32"):
+    if not kind_of(device).cudnn or precision not in ("fp32", "tf32"):
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -68,7 +70,7 @@ def autotuned(device: torch.device, on: bool = True) -> Iterator[None]:
     runs only; whole volumes of a validation each have their own shape. Where deterministic algorithms are asked for,
     and unless `on`, nothing is changed.
     """
-    if not on or device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+    if not on or not kind_of(device).cudnn or torch.are_deterministic_algorithms_enabled():
         yield
         return
     cudnn = torch.backends.cudnn

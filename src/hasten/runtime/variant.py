@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter
 
 from hasten.config.schema import TrainConfig
+from hasten.devices import Precision, kind_of
 from hasten.files import first_line
 from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
@@ -21,7 +22,7 @@ _USUAL = "usually the fastest on such a device, with float32's loss and gradient
 
 FAST_BF16 = (8, 0)
 """Lowest compute capability with matrix units for bf16."""
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+T = TypeVar("T", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +45,26 @@ def variant_of(train: TrainConfig) -> Variant:
     return Variant(precision=train.precision, channels_last=train.channels_last, fused_kernels=fused)
 
 
+def fitted(settings: T, device: torch.device) -> T:
+    """The settings without a precision or memory format that the device lacks, and one line that says so.
+
+    settings: a dataclass with `precision` and `channels_last`.
+    """
+    kind, lacks = kind_of(device), []
+    if settings.precision not in (None, *kind.precisions):
+        lacks.append(f"{settings.precision}: float32 is used")
+        settings = replace(settings, precision="fp32")
+    if settings.channels_last and not kind.channels_last:
+        lacks.append("channels-last convolutions: channels-first ones are used")
+        settings = replace(settings, channels_last=False)
+    if lacks:
+        log.warning("%s lacks %s", device, ", and ".join(lacks))
+    return settings
+
+
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a GPU has matrix units for bf16."""
-    return torch.cuda.get_device_capability(device) >= FAST_BF16
+    """Whether a GPU is known to have fast matrix units for bf16; on other makers' a run compares."""
+    return kind_of(device).nvidia and torch.cuda.get_device_capability(device) >= FAST_BF16
 
 
 def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
@@ -56,13 +74,16 @@ def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
     are slower without it, and it without them. On a GPU with fast bf16, these three were the fastest each time, so that
     float32 is there to validate the results only.
     """
-    formats = [train.channels_last] if train.channels_last is not None else [False, True]
+    kind = kind_of(device)
+    formats = [train.channels_last] if train.channels_last is not None else [False, True][: 1 + kind.channels_last]
     if device.type == "cpu":
         precisions: list[Precision] = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
         precisions = precisions if train.precision is None else [train.precision]
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    laid_out = [(last, last if train.fused_kernels is None else train.fused_kernels) for last in formats]
-    precisions = ["fp32", "tf32", "bf16"] if train.precision is None else [train.precision]
+    asked = train.fused_kernels if kind.triton else False
+    laid_out = [(last, last if asked is None else asked) for last in formats]
+    unscaled: list[Precision] = [precision for precision in kind.precisions if precision != "fp16"]
+    precisions = unscaled if train.precision is None else [train.precision]
     if train.precision is None and has_fast_bf16(device):
         reference = Variant(precision="fp32", channels_last=formats[0])
         last, fused = laid_out[-1]

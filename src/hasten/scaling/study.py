@@ -20,6 +20,7 @@ from typing import Any
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
+from hasten.devices import device_count, kind_of
 from hasten.doctor.script.launch import end_all
 from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
@@ -238,11 +239,10 @@ def _check(planned: RunPlan, options: StudyRequest) -> None:
         raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
     if cases < most:
         raise ValueError(f"--worlds {most}: there are {cases} cases to train on, and each worker needs one")
-    if planned.device.type == "cuda":
-        import torch
-
-        if most > torch.cuda.device_count():
-            raise ValueError(f"--worlds {most}: this machine has {torch.cuda.device_count()} GPUs, one for each worker")
+    if kind_of(planned.device).accelerator:
+        count = device_count(planned.device.type)
+        if most > count:
+            raise ValueError(f"--worlds {most}: this machine has {count} GPUs, one for each worker")
     elif most > cores and not options.oversubscribe:
         raise ValueError(
             f"--worlds {most}: this machine has {cores} cores, and workers that take turns on them say nothing of "

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hasten.augment.program import Program, Segment
 from hasten.config.decision import Accelerator
+from hasten.devices import kind_of
 from hasten.files import first_line
 from hasten.nets.random_state import random_states, set_random_states
 from hasten.optim.average import average_share
@@ -33,7 +34,7 @@ WARM_UP = 3
 
 def why_not(step: TrainStep) -> str | None:
     """Why a step cannot be captured; None if no reason is known beforehand."""
-    if step.device.type != "cuda":
+    if not kind_of(step.device).graphs:
         return "there is no CUDA device"
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
         return "several processes or devices share the step"

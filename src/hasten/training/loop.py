@@ -20,6 +20,7 @@ from hasten.checkpoint.file import Checkpoints, write_checkpoint
 from hasten.checkpoint.saver import Saver
 from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.decision import Accelerators
+from hasten.devices import kind_of
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.feed.feed import Feed
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
-_LOG_EVERY = {"cuda": 10}
-"""Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
+_LOG_EVERY = 10
+"""Steps between lines, at least, on an accelerator, where the host waits for all queued steps to read a loss."""
 _STUCK = 10
 """A run ends if at least this many updates in a row were skipped."""
 _STOP_EVERY = 8
@@ -47,7 +48,7 @@ _STOP_EVERY = 8
 
 def log_every(steps: int, device: torch.device) -> int:
     """Interval, in steps, of the train lines of a run of `steps` steps."""
-    return max(_LOG_EVERY.get(device.type, 1), steps // _LOGS)
+    return max(_LOG_EVERY if kind_of(device).accelerator else 1, steps // _LOGS)
 
 
 class Loop:

@@ -31,6 +31,7 @@ from hasten.config.scalings import length_mistakes
 from hasten.config.schema import RunConfig, SplitConfig
 from hasten.config.settled import PlannedRun, with_settings
 from hasten.config.user_code import is_user_code
+from hasten.devices import device_name, kind_of, others_here
 from hasten.distribute.world import World
 from hasten.kernels.use import use_triton
 from hasten.nets.build import Loss, build_loss, build_network
@@ -40,6 +41,7 @@ from hasten.observe.clock import Clock
 from hasten.prediction.ensemble import check_network
 from hasten.runtime.device import pick_device
 from hasten.runtime.out_of_memory import memory_mistakes
+from hasten.runtime.variant import fitted
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,8 @@ def tell_data(planned: RunPlan, clock: Clock) -> None:
     )
     threads = torch.get_num_threads()
     on_host = f"{threads} thread{'s' * (threads != 1)}"
-    clock.tell(f"device     {device}, {torch.cuda.get_device_name(device) if device.type == 'cuda' else on_host}")
+    on_host += "".join(f"; a GPU is here, too: train.device={name}" for name in others_here())
+    clock.tell(f"device     {device}, {device_name(device) if kind_of(device).accelerator else on_host}")
 
 
 def tell_network(planned: RunPlan, clock: Clock) -> None:
@@ -153,12 +156,13 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     config = with_settings(config, "data", split=split)
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
+    config = dataclasses.replace(config, train=fitted(config.train, device))
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     num_outputs = len(case_set.regions or case_set.labels)
-    full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
+    full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=kind_of(device).accelerator)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     ranks = world.size if world is not None else 1
     _raise(memory_mistakes(full, fingerprint, num_outputs=num_outputs, device=device, num_ranks=ranks))

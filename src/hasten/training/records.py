@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.devices import uuids
 from hasten.distribute.world import World
 from hasten.observe.clock import Spent
 from hasten.observe.monitor import Monitor
@@ -43,8 +44,6 @@ class Records:
         self.tracking = Tracking(trackers, out, run_name=run_name, config=config, first=first)
         self.monitor, device = None, components.step.device
         if observe.monitor_every > 0:
-            # Not by number: CUDA and the driver's library may number GPUs differently.
-            gpus = [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else ()
             self.monitor = Monitor(
                 out,
                 every=observe.monitor_every,
@@ -52,7 +51,7 @@ class Records:
                 age_s=time_s,
                 rank=world.rank,
                 world_size=world.size,
-                gpus=gpus,
+                gpus=uuids(device),
                 send=self.tracking.log,
             )
 

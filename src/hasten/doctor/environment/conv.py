@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv3d
 
+from hasten.devices import kind_of
 from hasten.doctor.environment.check import Check, check
 from hasten.doctor.training import autocast, tensor_cores
 
@@ -52,7 +53,7 @@ def probe_conv3d(device: torch.device, *, conv: Conv = _conv) -> tuple[Cell, ...
 
     Not a CPU's bf16 on the tiny map, which may write past the end of its memory; a check of the versions names it.
     """
-    precisions = ("fp32", "tf32", "bf16", "fp16") if device.type == "cuda" else ("fp32", "bf16")
+    precisions = kind_of(device).precisions if kind_of(device).accelerator else ("fp32", "bf16")
     cells = []
     for case, side in SIDES.items():
         tensors = _tensors(side, device)

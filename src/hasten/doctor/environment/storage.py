@@ -14,7 +14,9 @@ import psutil
 import torch
 
 from hasten.config.size import size_text
+from hasten.devices import automatic, device_count, device_name, free_bytes, kind_of, total_bytes
 from hasten.doctor.environment.check import Check, check
+from hasten.doctor.training import synchronize
 from hasten.files import existing
 from hasten.observe.cores import available_memory
 
@@ -46,8 +48,9 @@ def check_storage(cache: Path) -> Iterator[Check]:
         remedy = "move the cache to a local disk: cache.dir=/local/folder (or HASTEN_CACHE)"
         text = f"{rate / 1e6:,.0f} MB/s, read past the page cache"
         yield check("storage", "disk of the cache", text, remedy if rate < _SLOW_DISK else "")
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        yield from _gpu(index)
+    device = automatic()
+    for index in range(device_count(device.type) if kind_of(device).accelerator else 0):
+        yield from _gpu(torch.device(device.type, index))
 
 
 def room(name: str, text: str, free: int, least: tuple[int, int], remedy: str) -> Check:
@@ -56,13 +59,12 @@ def room(name: str, text: str, free: int, least: tuple[int, int], remedy: str) -
     return check("storage", name, text, remedy if free < warn else "", level="bad" if free < bad else "warn")
 
 
-def _gpu(index: int) -> Iterator[Check]:
-    name = f"cuda:{index}"
-    free, total = torch.cuda.mem_get_info(index)
-    text = f"{torch.cuda.get_device_name(index)}: {size_text(free)} free of {size_text(total)}"
+def _gpu(device: torch.device) -> Iterator[Check]:
+    name, free, total = str(device), free_bytes(device), total_bytes(device)
+    text = f"{device_name(device)}: {size_text(free)} free of {size_text(total)}"
     remedy = "see `nvidia-smi` for what holds the rest, or train.device=cuda:N for a free one"
     yield room(name, text, free, (0, int(0.8 * total)), remedy)
-    rate = transfer_rate(torch.device(name))
+    rate = transfer_rate(device)
     remedy = "check that it has all its PCIe lanes (nvidia-smi -q -d PCIE); cache.home=device keeps the cases on it"
     yield check("storage", f"copies to {name}", f"{rate / 1e9:.1f} GB/s", remedy if rate < _SLOW_COPY else "")
 
@@ -87,14 +89,14 @@ def disk_rate(folder: Path) -> float | None:
 
 
 def transfer_rate(device: torch.device) -> float:
-    """Bytes a second from pinned host memory to a CUDA device, the best of some copies."""
-    source = torch.ones(_FILE_BYTES, dtype=torch.uint8, pin_memory=True)
+    """Bytes a second from host memory, pinned where it can be, to an accelerator, the best of some copies."""
+    source = torch.ones(_FILE_BYTES, dtype=torch.uint8, pin_memory=kind_of(device).streams)
     target = torch.empty(_FILE_BYTES, dtype=torch.uint8, device=device)
     seconds = []
     for _ in range(5):
-        torch.cuda.synchronize(device)
+        synchronize(device)
         begin = time.perf_counter()
         target.copy_(source)
-        torch.cuda.synchronize(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - begin)
     return _FILE_BYTES / min(seconds)

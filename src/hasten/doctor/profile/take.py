@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hasten.config.schema import RunConfig
+from hasten.devices import device_name, kind_of
 from hasten.doctor.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MODULE, STEP, TOTAL, summarise
 from hasten.doctor.training import (
     RunComponents,
@@ -77,7 +78,7 @@ def take(
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
     components = prepare_run(config, clock or Clock())
-    if components.planned.device.type == "cuda":
+    if kind_of(components.planned.device).graphs:
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
     compiled = components.accelerators["compiled network"].on
     if compiled:
@@ -117,13 +118,13 @@ def _run_profiled(
         with profiler:
             begin = time.perf_counter()
             run(WARM_UP + plain, steps)
-            with Range("waiting for the device") if device.type == "cuda" else nullcontext():
+            with Range("waiting for the device") if kind_of(device).accelerator else nullcontext():
                 synchronize(device)
             elapsed = time.perf_counter() - begin
             validate_some(components, cases)
             save_checkpoint(components, folder)
             synchronize(device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    name = device_name(device) if kind_of(device).accelerator else "CPU"
     return Taken(
         profiler=profiler if with_profiler else None,
         steps=steps,
@@ -140,7 +141,7 @@ def _profiler(device: torch.device) -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    activities = [getattr(ProfilerActivity, name) for name in ("CPU", kind_of(device).activity) if name]
     with profile(activities=activities):
         torch.ones(1, device=device).sum()  # what starting the profiler for the first time takes is no part of a step
     # Batches may be made on a thread, which torch leaves out by default.

@@ -15,6 +15,7 @@ import torch
 
 from hasten.cache.build import is_prepared
 from hasten.config.schema import RunConfig
+from hasten.devices import kind_of
 from hasten.doctor.environment.storage import transfer_rate
 from hasten.doctor.environment.threads import threads_here
 from hasten.doctor.finding import Finding, ms
@@ -123,7 +124,7 @@ def _assembled(config: RunConfig, clock: Clock) -> tuple[RunComponents, float]:
     with clock.span("cases"):
         arena = arena_of(planned)
     with clock.span("network"):
-        if planned.config.train.capture is None and planned.device.type != "cuda":
+        if planned.config.train.capture is None and not kind_of(planned.device).graphs:
             planned = with_train(planned, capture=False)
         torch.manual_seed(planned.config.train.seed)
         components = compose_run(planned, arena, clock)
@@ -141,7 +142,7 @@ def _measure(
 ) -> tuple[RunMeasurements, bool]:
     """Also whether the step runs as a CUDA graph."""
     config, device = components.planned.config, components.planned.device
-    cuda, inline = device.type == "cuda", not components.program.latest.prepared_on_host
+    cuda, inline = kind_of(device).accelerator, not components.program.latest.prepared_on_host
     # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
     first, last = components.program.rounds.stages[-1].first, config.train.steps
     feed = Feed(components.program, first=first, last=_ENDLESS)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hasten.augment.chain import stages_of
 from hasten.augment.program import Segment
+from hasten.devices import kind_of
 from hasten.doctor.time_split import PARTS, Split
 from hasten.doctor.training import (
     RunComponents,
@@ -171,12 +172,13 @@ def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:
     """Seconds of a step in which the GPU has a kernel to run, by torch's profiler; None on a CPU or where it fails."""
-    if device.type != "cuda":
+    activity = kind_of(device).activity
+    if not activity:
         return None
     from torch.profiler import ProfilerActivity, profile
 
     try:
-        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        with profile(activities=[getattr(ProfilerActivity, activity)]) as recorded:
             for _ in range(steps):
                 step()
             synchronize(device)
@@ -198,8 +200,8 @@ class Marks:
 
     def mark(self, name: str) -> None:
         """The time since the previous mark belongs to `name`."""
-        if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+        if kind_of(self.device).streams:
+            event = torch.get_device_module(self.device).Event(enable_timing=True)
             event.record()
             self._events.append((name, event))
         else:
@@ -215,7 +217,7 @@ class Marks:
         totals: dict[str, float] = defaultdict(float)
         synchronize(self.device)
         for (_, before), (name, after) in zip(self._events, self._events[1:], strict=False):
-            totals[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
+            totals[name] += before.elapsed_time(after) / 1e3 if kind_of(self.device).streams else after - before
         return dict(totals)
 
 

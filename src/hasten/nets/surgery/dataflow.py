@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from hasten.nets.random_state import random_state_kept
 
 Probe = Tensor | tuple[Any, ...] | dict[str, Any]
 """A network's input: one tensor, or all its arguments by position or by name."""
@@ -190,8 +192,10 @@ def copied(network: nn.Module) -> nn.Module:
 
 def _run(network: nn.Module, probe: Probe) -> Any:
     """The output on the probe, without gradients and leaving the random state. Raises ValueError if it fails."""
-    devices = {value.device for value in network.parameters() if value.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)), torch.no_grad():
+    devices = {value.device for value in network.parameters()}
+    with ExitStack() as stack, torch.no_grad():
+        for device in devices:
+            stack.enter_context(random_state_kept(device))
         torch.manual_seed(0)
         try:
             if isinstance(probe, dict):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.devices import kind_of
 from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred, Finish
@@ -90,7 +91,7 @@ class _KeptBatch(_Kept):
     def _fits(self: Any, image: Tensor) -> bool:
         dims = 2 if isinstance(self, nn.BatchNorm2d) else 3
         fits = image.ndim == dims + 2 and image.shape[1] == self.num_features and image.numel() > image.shape[1]
-        return fits and (image.is_cuda or cpu_kernel_takes(image))
+        return fits and (kind_of(image.device).triton or cpu_kernel_takes(image))
 
     def _finisher(self: Any, image: Tensor) -> Finish:
         return _FinishBatch(self, image, training=self.training)

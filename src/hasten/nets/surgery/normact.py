@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
+from hasten.devices import kind_of
 from hasten.nets.cpu.kernels import call, cpu_kernels
 from hasten.nets.surgery.layout import Slope, layout_of
 
@@ -182,7 +183,7 @@ def group_norm_act(
         norm = Norm(groups=groups, eps=eps, dropout=dropout, seed=_seed(dropout))
         output: Tensor = _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
         return output
-    if image.is_cuda and layout_of(image) is not torch.contiguous_format:
+    if kind_of(image.device).triton and layout_of(image) is not torch.contiguous_format:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
         return triton_norm_act(image, groups, weight, bias, slope, eps, dropout)[0]
@@ -208,7 +209,7 @@ def batch_norm_act(
     image: (B, C, ...) that `cpu_kernel_takes`, or in channels-last one that `kernels_take`; the other arguments as for
     `group_norm_act`. Differentiable once.
     """
-    if image.is_cuda:
+    if kind_of(image.device).triton:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
         running = None if given is None else torch.stack([given.mean, (given.var + eps).rsqrt()])[:, None]

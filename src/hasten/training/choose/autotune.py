@@ -17,6 +17,7 @@ from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.config.networks import is_own
 from hasten.config.settled import with_settings
 from hasten.config.size import parse_size
+from hasten.devices import kind_of
 from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
@@ -162,7 +163,7 @@ def choose_variant(
         "precision": Accelerator(variant.precision != "fp32", precision_by, f"{variant.precision}: {precision_why}"),
         "channels-last": outcome(variant.channels_last, train.channels_last),
     }
-    if planned.device.type == "cuda":
+    if kind_of(planned.device).triton:
         accelerators["fused kernels"] = outcome(variant.fused_kernels, train.fused_kernels)
     return variant, seconds, accelerators
 
@@ -200,7 +201,7 @@ def with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
     On a CPU they have no meaning, and the run may be resumed on a GPU; there false would turn all other kernels off.
     """
     fused = planned.config.train.fused_kernels
-    if planned.device.type == "cuda" and fused is not False:
+    if kind_of(planned.device).triton and fused is not False:
         fused = variant.fused_kernels or None
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
@@ -277,7 +278,7 @@ def choose_batch_size(planned: RunPlan, network: nn.Module) -> tuple[RunPlan, Ac
             num_classes=len(planned.case_set.labels),
             device=planned.device,
             layout=memory_format(dims, variant.channels_last),
-            captured=planned.device.type == "cuda" and config.train.capture is not False,
+            captured=kind_of(planned.device).graphs and config.train.capture is not False,
         )
     text = f"{found} patches instead of {batch_size}: the largest batch that fits"
     planned = replace(planned, config=with_settings(config, "sample", batch_size=found, fit_batch=False))
@@ -296,8 +297,8 @@ def choose_compiled(
     refusal = experiments.refusal(_NETWORK_COMPILE_SECONDS, _NETWORK_COMPILE_SAVES * predicted)
     if requested is not False and _has_data_dependent_flow(planned, network):
         outcome = Accelerator(False, "data", _DATA_DEPENDENT_FLOW)
-    elif requested is None and planned.device.type == "cuda":
-        reason = "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
+    elif requested is None and kind_of(planned.device).accelerator:
+        reason = "not tried on a GPU, where Hasten's kernels, if they run, gain more; set train.compile"
         outcome = Accelerator(False, "default", reason)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
@@ -320,7 +321,7 @@ def choose_autotuning(device: torch.device, predicted: float) -> tuple[bool, Acc
 
     predicted: seconds that the steps are expected to take; 0 where nothing was measured.
     """
-    if device.type != "cuda":
+    if not kind_of(device).cudnn:
         return False, {}
     on = predicted >= _AUTOTUNE_SECONDS
     limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"

@@ -16,6 +16,7 @@ from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.schema import RunConfig
 from hasten.config.settled import with_settings
+from hasten.devices import kind_of
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
@@ -200,7 +201,7 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
     if is_own(config.network):
         return None
     if name != config.network.name:
-        cuda = planned.device.type == "cuda"
+        cuda = kind_of(planned.device).accelerator
         config, decisions = with_network(config, decisions, name, planned.fingerprint, cuda=cuda)
     channels = tuple(round(width * each) for each in config.network.channels)
     config = with_settings(config, "network", channels=channels)
