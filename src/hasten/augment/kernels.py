@@ -31,6 +31,7 @@ from hasten.augment.host import NOTHING_COMPILED, Kernels
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
+from hasten.cache.kernel_files import kernel_path
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import sweep, temporary_for
 from hasten.config.schema import CacheConfig
@@ -63,12 +64,11 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     begin = time.perf_counter()
     where = (folder or cache_dir(CacheConfig())) / "kernels"
     specs = list(_specs(stages, store))
-    paths = [where / f"{_digest(spec)}.pt2" for _, spec in specs]
-    missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
     try:
+        paths = [kernel_path(f"{_digest(spec)}.pt2", where) for _, spec in specs]
+        missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
         if missing:
             required_cxx_compiler()
-            where.mkdir(parents=True, exist_ok=True)
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))

@@ -22,6 +22,7 @@ from hasten.cli.scale import app as scale
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.view import report, view, watch
+from hasten.cli.warm import warm
 from hasten.config.words import field_called
 
 
@@ -55,7 +56,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom):
+for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom, warm):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)

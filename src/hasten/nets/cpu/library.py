@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from hasten.cache.kernel_files import kernel_path
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
 from hasten.config.schema import CacheConfig
@@ -37,7 +38,14 @@ def library() -> Path:
     Raises OSError, and the errors of `subprocess`, where it can't be built, and ValueError for a wrong cache folder.
     """
     with _LOCK:  # a thread of `build_ahead` may be at it
-        return _built()
+        return _built(_instructions(cpu_flags()))
+
+
+def libraries() -> list[Path]:
+    """`library` for all widths of vectors, as an image may be started on another processor than it was built on."""
+    features: tuple[Sequence[str], ...] = (_AVX512, _AVX2, ()) if cpu_flags().issuperset(_AVX2) else ((),)
+    with _LOCK:
+        return [_built(_instructions(set(each))) for each in features]
 
 
 def build_ahead() -> None:
@@ -53,18 +61,15 @@ def _build_for_cpu() -> None:
 
 
 @cache
-def _built() -> Path:
-    folder = cache_dir(CacheConfig()) / "kernels"
-    compiler = required_cxx_compiler()
-    flags = (*_FLAGS, *_instructions())
-    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags, _LEVELS)).encode())
+def _built(instructions: tuple[str, ...]) -> Path:
+    flags = (*_FLAGS, *instructions)
+    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, os.environ.get("CXX"), flags, _LEVELS)).encode())
     for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
         digest.update((_FOLDER / source).read_bytes())
-    path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
+    path = kernel_path(f"cpu-{digest.hexdigest()[:24]}.so", cache_dir(CacheConfig()) / "kernels")
     if path.exists():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_for(path)
+    compiler, temporary = required_cxx_compiler(), temporary_for(path)
     try:
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
             compiling = {}
@@ -90,9 +95,8 @@ def _compile(compiler: str, arguments: Sequence[str]) -> None:
         raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")
 
 
-def _instructions() -> tuple[str, ...]:
-    """Flags for the widest vectors of this processor; none for another architecture's."""
-    flags = cpu_flags()
+def _instructions(flags: set[str]) -> tuple[str, ...]:
+    """The compiler's flags for the widest vectors of a processor with these features; none for other architectures."""
     if flags.issuperset(_AVX512):
         return (*(f"-m{name}" for name in _AVX512), "-mprefer-vector-width=512")
     return tuple(f"-m{name}" for name in _AVX2) if flags.issuperset(_AVX2) else ()
