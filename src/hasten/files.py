@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,6 +60,14 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder if need be. Raises OSError where nothing can be written in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b"\0")
 
 
 def same_file(handle: int, path: Path) -> bool:

@@ -31,9 +31,8 @@ from hasten.augment.host import NOTHING_COMPILED, Kernels
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
-from hasten.cache.kernel_files import kernel_path
 from hasten.cache.key import cache_dir
-from hasten.cache.publish import sweep, temporary_for
+from hasten.cache.publish import kernel_path, sweep, temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.files import last_line
 from hasten.observe.cores import usable_cores
@@ -78,7 +77,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
                 applied[place] = (len(spec.what), _applied(opened(path)))
             else:
                 reads[place] = _read(opened(path))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = last_line(error)
         log.warning("the augmentation runs uncompiled: %s", reason)
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}")

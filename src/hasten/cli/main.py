@@ -9,6 +9,7 @@ import typer
 
 import hasten
 from hasten.cli.cache import app as cache
+from hasten.cli.cache import warm
 from hasten.cli.doctor import DoctorCommand, doctor, profile, tune
 from hasten.cli.evaluate import evaluate
 from hasten.cli.launch import launch, slurm
@@ -22,7 +23,6 @@ from hasten.cli.scale import app as scale
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.view import report, view, watch
-from hasten.cli.warm import warm
 from hasten.config.words import field_called
 
 
@@ -56,8 +56,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom, warm):
+for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom):
     app.command()(verb)
+app.command()(warm)
 app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)
 app.add_typer(recipe, name="recipe")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from hasten.cache.kernel_files import require_writable
-from hasten.cache.key import cache_dir
-from hasten.cache.publish import as_value_error
-from hasten.config.schema import CacheConfig, RunConfig
-from hasten.distribute.world import detect_world
+from hasten.config.schema import RunConfig
 from hasten.files import last_line
 from hasten.kernels.use import use_triton
 from hasten.nets.cpu.library import libraries
@@ -21,13 +16,12 @@ from hasten.runtime.device import current_device, pick_device
 from hasten.training.compose import prepare_run
 
 
-def warm(config: RunConfig | None = None, *, tell: Callable[[str], None] | None = None) -> list[Path]:
+def warm(config: RunConfig | None = None) -> list[Path]:
     """Compile what runs would compile at their start, into the cache folder, where they find it.
 
     Args:
         config: a run that is made ready for its first step too, so that its cases, its own kernels and what it measures
             are kept; None compiles only the C++ functions that every run on a CPU needs.
-        tell: called with a line for each stage of making the run ready.
 
     Returns:
         The files of the C++ functions, one for each width of vectors, the widest first.
@@ -38,18 +32,15 @@ def warm(config: RunConfig | None = None, *, tell: Callable[[str], None] | None 
     Example:
         >>> files = hasten.warm()
     """
-    folder = cache_dir(CacheConfig()) / "kernels"
-    with as_value_error(folder):
-        require_writable(folder)
     try:
         built = libraries()
     except (OSError, subprocess.SubprocessError) as error:
         raise ValueError(f"the C++ functions can't be compiled ({last_line(error)}); install or mend g++") from error
     if config is not None:
-        device = pick_device(config.train.device, detect_world())
+        device = pick_device(config.train.device)
         with current_device(device), all_random_states_kept(device), cores_followed(device):
             try:
-                prepare_run(config, Clock(tell=tell), device=device)
+                prepare_run(config, Clock(), device=device)
             finally:
                 use_triton(True)  # the plan may have turned it off
     return built

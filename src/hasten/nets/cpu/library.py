@@ -15,9 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from hasten.cache.kernel_files import kernel_path
 from hasten.cache.key import cache_dir
-from hasten.cache.publish import temporary_for
+from hasten.cache.publish import kernel_path, temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 
