@@ -81,9 +81,8 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
         reason = last_line(error)
         log.warning("the augmentation runs uncompiled: %s", reason)
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}")
-    seconds = time.perf_counter() - begin
     summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
-    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s")
+    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {time.perf_counter() - begin:.1f} s")
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:

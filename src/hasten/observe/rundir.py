@@ -62,8 +62,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                 names = {CHECKPOINTS} if (path / CHECKPOINTS).exists() else set()
             if names:
                 raise ValueError(f"{path}: is not empty; add --resume to continue its run, or choose another --out")
-        make_writable(path)
-        (path / CHECKPOINTS).mkdir(exist_ok=True)
+        make_writable(path / CHECKPOINTS)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written to ({error.strerror}); choose another --out") from None
     return path

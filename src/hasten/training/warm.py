@@ -20,8 +20,7 @@ def warm(config: RunConfig | None = None) -> list[Path]:
     """Compile what runs would compile at their start, into the cache folder, where they find it.
 
     Args:
-        config: a run that is made ready for its first step too, so that its cases, its own kernels and what it measures
-            are kept; None compiles only the C++ functions that every run on a CPU needs.
+        config: a run to make ready for its first step too; None compiles only what every run on a CPU needs.
 
     Returns:
         The files of the C++ functions, one for each width of vectors, the widest first.
