@@ -47,7 +47,7 @@ help:
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
-	@echo "make images    take the Dockerfile's steps in a Debian root and try it (as root, with mmdebstrap; 3 GB in build/)"
+	@echo "make images    take the Dockerfile's steps in a Debian root and try it (as root, with mmdebstrap; 2 GB in build/)"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
