@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import hasten
+from hasten.config.schema import RunConfig
 from hasten.nets.cpu import library as module
 from hasten.observe.env import cxx_compiler
+from hasten.training.run import train
 
 COMPILER = """#!/bin/sh
 echo call >> {calls}
@@ -22,7 +26,7 @@ while [ $# -gt 1 ]; do if [ "$1" = -o ]; then : > "$2"; fi; shift; done
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file with a line for each call of the compiler, which is a stand-in; the cache folder is empty."""
     counted, compiler = tmp_path / "calls", tmp_path / "g++"
     counted.touch()
@@ -103,17 +107,18 @@ def test_a_run_in_a_read_only_folder_says_so_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(cxx_compiler() is None, reason="needs a C++ compiler")
-def test_a_run_that_was_made_ready_compiles_nothing(
-    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_was_made_ready_compiles_and_prepares_nothing(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
     module._built.cache_clear()
-    settings = [f"data.source={phantoms}", "train.steps=2", "sample.compile=true", "train.device=cpu"]
-    config = hasten.load_run(None, settings)
-    hasten.warm(config)
+    config = make(f"cache.dir={tmp_path}/cache", "train.steps=2")
+    state = torch.get_rng_state()
+    files = hasten.warm(config)
+    assert torch.equal(torch.get_rng_state(), state)
     before = sorted((tmp_path / "cache").rglob("*"))
-    assert [path for path in before if path.suffix == ".pt2"] != []
-    monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    summary = hasten.train(config, tmp_path / "run")
-    assert "kernels from disk" in summary["accelerators"]["compiled batch program"]["reason"]
+    assert {*files} < {*before}
+    monkeypatch.setenv("PATH", "")  # no compiler
+    train(config, tmp_path / "run")
+    assert sorted((tmp_path / "cache").rglob("*")) == before
     module._built.cache_clear()

@@ -32,7 +32,7 @@ from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
-from hasten.cache.publish import kernel_path, sweep, temporary_for
+from hasten.cache.publish import sweep, temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.files import last_line
 from hasten.observe.cores import usable_cores
@@ -63,11 +63,12 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     begin = time.perf_counter()
     where = (folder or cache_dir(CacheConfig())) / "kernels"
     specs = list(_specs(stages, store))
+    paths = [where / f"{_digest(spec)}.pt2" for _, spec in specs]
+    missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
     try:
-        paths = [kernel_path(f"{_digest(spec)}.pt2", where) for _, spec in specs]
-        missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
         if missing:
             required_cxx_compiler()
+            where.mkdir(parents=True, exist_ok=True)
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))
@@ -77,12 +78,13 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
                 applied[place] = (len(spec.what), _applied(opened(path)))
             else:
                 reads[place] = _read(opened(path))
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError) as error:
         reason = last_line(error)
         log.warning("the augmentation runs uncompiled: %s", reason)
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}")
+    seconds = time.perf_counter() - begin
     summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
-    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {time.perf_counter() - begin:.1f} s")
+    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s")
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from hasten.files import make_writable, replacing, sync_folder, try_lock
+from hasten.files import replacing, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -108,19 +108,6 @@ def as_value_error(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"{folder}: the cache can't be written or read there ({error.strerror or error}); {remedy} where it can."
         ) from error
-
-
-def kernel_path(name: str, folder: Path) -> Path:
-    """The file of a compiled kernel: in $HASTEN_KERNELS, of an image, if it lies there; else in `folder`, the cache's.
-
-    Raises ValueError where it lies in neither, and nothing can be written to `folder`.
-    """
-    of_image = Path(os.environ.get("HASTEN_KERNELS") or folder, name)
-    path = of_image if of_image.exists() else folder / name
-    if not path.exists():
-        with as_value_error(folder):
-            make_writable(folder)
-    return path
 
 
 def temporary_for(path: Path) -> Path:

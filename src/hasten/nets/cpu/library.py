@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from hasten.cache.key import cache_dir
-from hasten.cache.publish import kernel_path, temporary_for
+from hasten.cache.publish import as_value_error, temporary_for
 from hasten.config.schema import CacheConfig
+from hasten.files import make_writable
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 
 _FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ _LOCK = threading.Lock()
 
 
 def library() -> Path:
-    """Path of the shared library, built if the cache folder lacks it.
+    """Path of the shared library, in $HASTEN_KERNELS or the cache folder; built into the latter if both lack it.
 
     Raises OSError, and the errors of `subprocess`, where it can't be built, and ValueError for a wrong cache folder.
     """
@@ -65,9 +66,13 @@ def _built(instructions: tuple[str, ...]) -> Path:
     digest = hashlib.sha256(repr((os.uname().machine, sys.platform, os.environ.get("CXX"), flags, _LEVELS)).encode())
     for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
         digest.update((_FOLDER / source).read_bytes())
-    path = kernel_path(f"cpu-{digest.hexdigest()[:24]}.so", cache_dir(CacheConfig()) / "kernels")
-    if path.exists():
-        return path
+    name, folder = f"cpu-{digest.hexdigest()[:24]}.so", cache_dir(CacheConfig()) / "kernels"
+    # The folder of an image is read only.
+    for path in (Path(os.environ.get("HASTEN_KERNELS") or folder, name), folder / name):
+        if path.exists():
+            return path
+    with as_value_error(folder):
+        make_writable(folder)
     compiler, temporary = required_cxx_compiler(), temporary_for(path)
     try:
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
