@@ -32,7 +32,7 @@ DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
-.PHONY: help setup lint docs docs-links test test-all test-oldest test-newest horovod nnunet gpu-dry wheel \
+.PHONY: help setup lint docs docs-links test test-all test-oldest test-newest horovod nnunet gpu-dry images wheel \
 	demo bench clean
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
+	@echo "make images    take the Dockerfile's steps in a Debian root and try it (as root, with mmdebstrap; 2 GB in build/)"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
@@ -123,6 +124,12 @@ gpu-dry: $(DRY_READY)
 	$(DRY)/bin/python -m pytest -q tests/kernels tests/nets/kernels || failed="$$failed kernels"; \
 	TRITON_INTERPRET=1 $(DRY)/bin/python -m pytest -q $(DRY_INTERPRETED) || failed="$$failed interpreted"; \
 	if [ -n "$$failed" ]; then echo "gpu-dry: failed:$$failed" >&2; exit 1; fi
+
+# IMAGE_OPTIONS: those of tools/image_root.py, such as --bind with what this machine's settings of pip name.
+images: $(INSTALLED)
+	rm -rf build/images
+	$(BIN)/hasten phantom --out build/images/phantoms
+	$(BIN)/python tools/image_root.py build/images build/images/phantoms $(IMAGE_OPTIONS)
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

@@ -36,6 +36,7 @@ _HOME = {
     "train": "hasten.training.run",
     "train_folds": "hasten.training.folds",
     "training_state": "hasten.checkpoint.state",
+    "warm": "hasten.training.warm",
     "write_report": "hasten.report.page",
 }
 

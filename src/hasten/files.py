@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,6 +44,14 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder if need be. Raises OSError where nothing can be written in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b"\0")
 
 
 def hash_file(path: Path) -> str:

@@ -169,8 +169,8 @@ def helps() -> list[list[str]]:
 
 
 def test_no_verb_is_lost() -> None:
-    verbs = """doctor evaluate export launch nnunet phantom plan predict profile report settings train tune view watch
-    cache cache-ls cache-prune recipe recipe-data recipe-list recipe-phantom recipe-show
+    verbs = """doctor evaluate export launch nnunet phantom plan predict profile report settings train tune view warm
+    watch cache cache-ls cache-prune recipe recipe-data recipe-list recipe-phantom recipe-show
     scale scale-analyse scale-predict scale-run slurm slurm-submit"""
     assert sorted("-".join(words) for words in helps() if words) == sorted(verbs.split())
 

@@ -14,7 +14,7 @@ import hasten
 from tests.docs.test_code import folder, phantoms  # noqa: F401  fixtures
 
 FUNCTIONS = (
-    "load_run", "make_plan", "train", "train_folds", "predict", "load_predictor", "evaluate", "write_report",
+    "load_run", "make_plan", "warm", "train", "train_folds", "predict", "load_predictor", "evaluate", "write_report",
     "export_weights", "compile_transforms", "training_state", "restore_state",
 )  # fmt: skip
 """In this order: later examples use what earlier ones wrote."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_file_and_an_unwritable_place_are_refused(tmp_path: Path, monkeypatch:
     def full(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rundir.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(ValueError, match=r"cannot be written to \(No space left on device\)"):
         create_run_dir(tmp_path / "new", resume=False)
 

@@ -1,4 +1,4 @@
-"""`hasten cache ls|prune`."""
+"""`hasten cache ls|prune`, and `hasten warm`, which puts compiled kernels there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.source import OptionalSource, Overrides, config_from
 from hasten.cli.terminal import Verbs, echo
 from hasten.config.size import size_text
 
@@ -61,3 +62,17 @@ def prune(
     for entry in removed:
         echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")
     echo(f"{size_text(sum(entry.num_bytes for entry in removed))} freed")
+
+
+def warm(source: OptionalSource = None, overrides: Overrides = None) -> None:
+    """Compile into the cache folder what runs would compile at their start: for images, and before the first job.
+
+    With SOURCE, that run is made ready for its first step: its cases are prepared, its kernels for this CPU or GPU
+    compiled, and what it measures is kept. Without, the C++ functions are compiled for every width of vectors, so that
+    an image starts on any processor of its architecture. Kernels in $HASTEN_KERNELS are not compiled again.
+    """
+    config = None if source is None else config_from(source, overrides or [])
+    from hasten.training.warm import warm as compiled
+
+    for path in compiled(config):
+        echo(f"kernels    {path}")

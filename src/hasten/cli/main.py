@@ -9,6 +9,7 @@ import typer
 
 import hasten
 from hasten.cli.cache import app as cache
+from hasten.cli.cache import warm
 from hasten.cli.doctor import DoctorCommand, doctor, profile, tune
 from hasten.cli.evaluate import evaluate
 from hasten.cli.launch import launch, slurm
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom):
     app.command()(verb)
+app.command()(warm)
 app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)
 app.add_typer(recipe, name="recipe")

@@ -21,6 +21,7 @@ SOURCE_HELP = (
     "(`hasten recipe list`)."
 )
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
+OptionalSource = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
 SourceUnlessResumed = Annotated[
     str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
 ]

@@ -7,13 +7,12 @@ import json
 import math
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hasten.files import replacing
+from hasten.files import make_writable, replacing
 
 RUN_YAML = "run.yaml"
 PLAN_JSON = "plan.json"
@@ -63,10 +62,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                 names = {CHECKPOINTS} if (path / CHECKPOINTS).exists() else set()
             if names:
                 raise ValueError(f"{path}: is not empty; add --resume to continue its run, or choose another --out")
-        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        # A real write: permission bits don't cover read-only mounts, full disks or a superuser.
-        with tempfile.TemporaryFile(dir=path) as probe:
-            probe.write(b"\0")
+        make_writable(path / CHECKPOINTS)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written to ({error.strerror}); choose another --out") from None
     return path

@@ -25,7 +25,7 @@ from hasten.cases.nnunet import file_ending_of
 from hasten.cases.picture import write_label_picture
 from hasten.cases.types import Case, Volume
 from hasten.config.resume_rules import text_of
-from hasten.files import hash_file, replacing, same_files, size_of
+from hasten.files import hash_file, make_writable, replacing, same_files, size_of
 from hasten.prediction.ensemble import Member
 from hasten.prediction.postprocess import Cleanings
 from hasten.system import replace_file, reserve, sync_folder
@@ -108,10 +108,7 @@ def make_folder(out: Path) -> bool:
     """Make `out` ready for writing, and return whether it is new. Raises ValueError where that fails."""
     is_new = not out.exists()
     with write_errors(out, "cannot be written to", "choose another --out"):
-        out.mkdir(parents=True, exist_ok=True)
-        # A real write: permission bits say nothing about read-only mounts or a superuser.
-        with tempfile.TemporaryFile(dir=out) as probe:
-            probe.write(b"\0")
+        make_writable(out)
     return is_new
 
 

@@ -17,8 +17,9 @@ from functools import cache
 from pathlib import Path
 
 from hasten.cache.key import cache_dir
-from hasten.cache.publish import temporary_for
+from hasten.cache.publish import as_value_error, temporary_for
 from hasten.config.schema import CacheConfig
+from hasten.files import make_writable
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 from hasten.system import replace_file
 
@@ -38,12 +39,19 @@ _LOCK = threading.Lock()
 
 
 def library() -> Path:
-    """Path of the shared library, built if the cache folder lacks it.
+    """Path of the shared library, in $HASTEN_KERNELS or the cache folder; built into the latter if both lack it.
 
     Raises OSError, and the errors of `subprocess`, where it can't be built, and ValueError for a wrong cache folder.
     """
     with _LOCK:  # a thread of `build_ahead` may be at it
-        return _built()
+        return _built(_instructions(cpu_flags()))
+
+
+def libraries() -> list[Path]:
+    """`library` for all widths of vectors, as an image may be started on another processor than it was built on."""
+    features: tuple[Sequence[str], ...] = (_AVX512, _AVX2, ()) if cpu_flags().issuperset(_AVX2) else ((),)
+    with _LOCK:
+        return [_built(_instructions(set(each))) for each in features]
 
 
 def build_ahead() -> None:
@@ -59,20 +67,22 @@ def _build_for_cpu() -> None:
 
 
 @cache
-def _built() -> Path:
-    folder = cache_dir(CacheConfig()) / "kernels"
+def _built(instructions: tuple[str, ...]) -> Path:
     if sys.platform == "win32":
         raise OSError("the compiled functions are for g++ and clang++, and not built on Windows")
-    compiler = required_cxx_compiler()
-    flags = (*_FLAGS, *_instructions())
-    digest = hashlib.sha256(repr((platform.machine(), sys.platform, compiler, flags, _LEVELS)).encode())
+    flags = (*_FLAGS, *instructions)
+    facts = (platform.machine(), sys.platform, os.environ.get("CXX"), flags, _LEVELS)
+    digest = hashlib.sha256(repr(facts).encode())
     for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
         digest.update((_FOLDER / source).read_bytes())
-    path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
-    if path.exists():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_for(path)
+    name, folder = f"cpu-{digest.hexdigest()[:24]}.so", cache_dir(CacheConfig()) / "kernels"
+    # The folder of an image is read only.
+    for path in (Path(os.environ.get("HASTEN_KERNELS") or folder, name), folder / name):
+        if path.exists():
+            return path
+    with as_value_error(folder):
+        make_writable(folder)
+    compiler, temporary = required_cxx_compiler(), temporary_for(path)
     try:
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
             compiling = {}
@@ -98,9 +108,8 @@ def _compile(compiler: str, arguments: Sequence[str]) -> None:
         raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")
 
 
-def _instructions() -> tuple[str, ...]:
-    """Flags for the widest vectors of this processor; none for another architecture's."""
-    flags = cpu_flags()
+def _instructions(flags: set[str]) -> tuple[str, ...]:
+    """The compiler's flags for the widest vectors of a processor with these features; none for other architectures."""
     if flags.issuperset(_AVX512):
         return (*(f"-m{name}" for name in _AVX512), "-mprefer-vector-width=512")
     return tuple(f"-m{name}" for name in _AVX2) if flags.issuperset(_AVX2) else ()
