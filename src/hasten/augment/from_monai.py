@@ -19,7 +19,7 @@ from hasten.augment.lower import Context, is_random_crop, keys_of, name_of
 from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.program import Program
 from hasten.augment.steps import PER_SAMPLE, LoweredChain, created_keys, plan_steps, size_setting
-from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
+from hasten.augment.store import as_number, common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import SplitCompose, split_chain
@@ -94,7 +94,11 @@ class TransformProgram:
         if not cases or min(cases) < 0 or max(cases) >= items.count:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
-        numbers = () if self.only_keys or arena is not None else _numbers(items, here)
+        numbers: tuple[str, ...] = ()
+        if self.only_keys:
+            numbers = tuple(key for key in self.context.keys if key not in here.context.keys)
+        elif arena is None:
+            numbers = _numbers(items, here)
         options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device}
         options |= {"compile": compile, "share": share, "spans": spans}
         if not here.plan.source:
@@ -115,8 +119,8 @@ class TransformProgram:
         Runs where the batch lies. Entries that the chain does not name stay as they are. Raises ValueError for a chain
         with a crop, or one that must begin with whole cases.
         """
-        entries = {key: value for key, value in batch.items() if key in self.context.keys}
-        absent = [key for key in self.context.keys if key not in entries and key not in self.optional]
+        entries = {key: batch[key] for key in self.context.keys if key in batch and not _is_number(batch[key])}
+        absent = [key for key in self.context.keys if key not in batch and key not in self.optional]
         if absent or not entries:
             raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
         value = next(iter(entries.values()))
@@ -139,6 +143,8 @@ class TransformProgram:
         size = next((_size(item.get(key)) for key in self.context.keys if _is_image(item.get(key))), None)
         fits = {key: _is_image(item.get(key)) and _size(item[key]) == size for key in self.context.keys}
         present = [key for key in self.context.keys if key not in self.optional or fits[key]]
+        if self.only_keys:
+            present = [key for key in present if not _is_number(item.get(key))]
         if not present:
             raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
         value: Any = item.get(present[0])
@@ -174,6 +180,7 @@ class TransformProgram:
 
     def _lower_after(self, source: WholeCases, options: dict[str, Any]) -> Program:
         """A program whose operations are lowered for the output of the transforms on whole cases."""
+        source = self._with_made(source)
         batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
@@ -183,6 +190,15 @@ class TransformProgram:
         cases = CaseSource(store=store_of_batch(batch, "cpu"), whole_cases=source)
         chain = Chain(crop=None, ops=_checked(plan, self.strict).ops, keys=source.keys, label_keys=labels)
         return make_program(chain, cases, **{**options, "train_cases": None})
+
+    def _with_made(self, source: WholeCases) -> WholeCases:
+        """With the numbers that its transforms make: all of them, or those that were named."""
+        row, known = source.rows([0])[0], {*source.keys, *source.numbers, *source.items.get(0)}
+        made = [
+            key for key in row if _is_number(row[key]) and (key in source.keys if self.only_keys else key not in known)
+        ]
+        keys = tuple(key for key in source.keys if key not in made)
+        return replace(source, keys=keys, numbers=(*source.numbers, *made))
 
     def _cucim(self, device: torch.device) -> bool:
         return not self.strict and device.type == "cuda" and can_run()
@@ -299,6 +315,12 @@ def _indices_keys(cached: SplitCompose) -> set[str]:
 
 def _size(value: Any) -> tuple[int, ...]:
     return tuple(value.shape[1:])
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or a table of them at most."""
+    number = as_number(value)
+    return number is not None and number.ndim < 3
 
 
 def _is_image(value: Any) -> bool:

@@ -73,7 +73,8 @@ def follow_on_host(
         stage, drawn = stages[at], numbers[at]
         run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            batch = _Reader(first + at, stage, kernels, spatial_dims, *samples_as_cases(batch), drawn).read()
+            cases = samples_as_cases(batch)
+            batch = batch | _Reader(first + at, stage, kernels, spatial_dims, *cases, drawn).read()
         elif run:
             batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
         else:

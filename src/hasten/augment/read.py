@@ -38,11 +38,14 @@ def as_cases(image: Tensor) -> PackedCases:
 
 
 def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases], Tensor, Tensor]:
-    """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0."""
+    """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0.
+
+    Entries that are no images are left out.
+    """
     first = next(iter(batch.values()))
     case = torch.arange(len(first), device=first.device)
     start = torch.zeros(len(first), 3, dtype=torch.int64, device=first.device)
-    return {key: as_cases(value) for key, value in batch.items()}, case, start
+    return {key: as_cases(value) for key, value in batch.items() if value.ndim > 3}, case, start
 
 
 def coordinates_of(affine: Map, size: Triple, out: Triple) -> Coordinates:

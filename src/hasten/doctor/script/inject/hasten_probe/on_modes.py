@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .older_torch import GradScaler
 from .on_modules import hooks_off
 from .on_rounds import safe_path
 from .session import Session
@@ -29,7 +30,7 @@ def install(session: Session) -> None:
         (torch.profiler.profile, "__enter__", "profiler"),
         (profiler.profile, "__enter__", "profiler"),
         (torch.nn.DataParallel, "__init__", "data_parallel"),
-        (torch.amp.GradScaler, "__init__", "grad_scaler"),
+        (GradScaler, "__init__", "grad_scaler"),
     ):
         session.around(owner, name, partial(_sited, kind))
     session.around(torch.autocast, "__init__", _autocast)
@@ -43,7 +44,7 @@ def install(session: Session) -> None:
     ):
         session.around(owner, name, partial(_counted, kind))
     session.around(torch, "save", _save)
-    session.around(torch.amp.GradScaler, "scale", _scale)
+    session.around(GradScaler, "scale", _scale)
     session.around(torch.autograd, "backward", _backward)
     session.around(torch.autograd, "grad", _grad)
     for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import on_data, on_lines
 from .exp_time import Others, children_s
+from .older_torch import is_compiling
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
 from .on_rounds import weighted_steps
 from .session import Session, rank
@@ -55,7 +56,7 @@ def _zero_grad(session: Session, original: Callable[..., Any], self: Any, set_to
 
 
 def _before(session: Session) -> None:
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return
     again(session)
     if session.live():
@@ -64,7 +65,7 @@ def _before(session: Session) -> None:
 
 
 def _after(session: Session, optimizer: Any) -> None:
-    if torch.compiler.is_compiling() or not session.live():
+    if is_compiling() or not session.live():
         return
     session.sync()
     session.line.pop()

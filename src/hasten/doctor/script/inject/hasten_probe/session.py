@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .exp_time import usable_cores
+from .older_torch import is_compiling
 
 TABLES = ("reads", "calls", "lines", "sent")
 """What the record has as a list of rows, each for a line of the script."""
@@ -176,7 +177,7 @@ class Session:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.live():
+            if is_compiling() or not self.live():
                 return original(*args, **kwargs)
             return call(self, original, *args, **kwargs)
 
