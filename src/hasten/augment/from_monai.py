@@ -94,11 +94,9 @@ class TransformProgram:
         if not cases or min(cases) < 0 or max(cases) >= items.count:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
-        numbers: tuple[str, ...] = ()
+        numbers = () if self.only_keys or arena is not None else _numbers(items, here)
         if self.only_keys:
             numbers = tuple(key for key in self.context.keys if key not in here.context.keys)
-        elif arena is None:
-            numbers = _numbers(items, here)
         options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device}
         options |= {"compile": compile, "share": share, "spans": spans}
         if not here.plan.source:
@@ -119,7 +117,7 @@ class TransformProgram:
         Runs where the batch lies. Entries that the chain does not name stay as they are. Raises ValueError for a chain
         with a crop, or one that must begin with whole cases.
         """
-        entries = {key: batch[key] for key in self.context.keys if key in batch and not _is_number(batch[key])}
+        entries = {key: batch[key] for key in self.context.keys if key in batch and batch[key].ndim > 2}
         absent = [key for key in self.context.keys if key not in batch and key not in self.optional]
         if absent or not entries:
             raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
@@ -140,11 +138,11 @@ class TransformProgram:
             raise ValueError(
                 f"{name}: is a {type(item).__name__}; items must be dictionaries, which the chain works on"
             )
-        size = next((_size(item.get(key)) for key in self.context.keys if _is_image(item.get(key))), None)
-        fits = {key: _is_image(item.get(key)) and _size(item[key]) == size for key in self.context.keys}
+        size = next((item[key].shape[1:] for key in self.context.keys if _is_image(item.get(key))), None)
+        fits = {key: _is_image(item.get(key)) and item[key].shape[1:] == size for key in self.context.keys}
         present = [key for key in self.context.keys if key not in self.optional or fits[key]]
         if self.only_keys:
-            present = [key for key in present if not _is_number(item.get(key))]
+            present = [key for key in present if _axes(item.get(key)) > 2]
         if not present:
             raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
         value: Any = item.get(present[0])
@@ -157,8 +155,10 @@ class TransformProgram:
         """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
         present = {key: value for key, value in entries.items() if value is not None}
         labels = tuple(key for key in self.context.label_keys if key in entries)
-        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
-        return replace(self.context, dims=dims, cucim=self._cucim(device), **keys)
+        in_bytes = tuple(key for key, value in present.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
+        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": in_bytes}
+        cucim = not self.strict and device.type == "cuda" and can_run()
+        return replace(self.context, dims=dims, cucim=cucim, **keys)
 
     def _for_size(self, store: Store) -> TransformProgram:
         """This program, without a crop, lowered for the size that all items have or that a transform gives them."""
@@ -194,14 +194,12 @@ class TransformProgram:
     def _with_made(self, source: WholeCases) -> WholeCases:
         """With the numbers that its transforms make: all of them, or those that were named."""
         row, known = source.rows([0])[0], {*source.keys, *source.numbers, *source.items.get(0)}
-        made = [
-            key for key in row if _is_number(row[key]) and (key in source.keys if self.only_keys else key not in known)
-        ]
-        keys = tuple(key for key in source.keys if key not in made)
-        return replace(source, keys=keys, numbers=(*source.numbers, *made))
-
-    def _cucim(self, device: torch.device) -> bool:
-        return not self.strict and device.type == "cuda" and can_run()
+        if self.only_keys:
+            made = [key for key in source.keys if _axes(row.get(key)) < 3]
+        else:
+            made = [key for key in row if key not in known and _axes(row[key]) == 0]
+        images = tuple(key for key in source.keys if key not in made)
+        return replace(source, keys=images, numbers=(*source.numbers, *made))
 
 
 def compile_transforms(
@@ -313,22 +311,13 @@ def _indices_keys(cached: SplitCompose) -> set[str]:
     return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}
 
 
-def _size(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape[1:])
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a number, or a table of them at most."""
-    number = as_number(value)
-    return number is not None and number.ndim < 3
+def _axes(value: Any) -> int:
+    """Axes of a number (0) or an array; 9 for anything else."""
+    return getattr(as_number(value), "ndim", 9)
 
 
 def _is_image(value: Any) -> bool:
     return getattr(value, "ndim", 0) in (3, 4)
-
-
-def _bytes_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(key for key, value in values.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
 
 
 def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

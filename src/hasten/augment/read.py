@@ -38,10 +38,7 @@ def as_cases(image: Tensor) -> PackedCases:
 
 
 def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases], Tensor, Tensor]:
-    """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0.
-
-    Entries that are no images are left out.
-    """
+    """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0."""
     first = next(iter(batch.values()))
     case = torch.arange(len(first), device=first.device)
     start = torch.zeros(len(first), 3, dtype=torch.int64, device=first.device)

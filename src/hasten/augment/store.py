@@ -90,10 +90,7 @@ def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) ->
 
 
 def as_number(value: Any) -> Tensor | None:
-    """A number (), or an array of them of any shape, on the host; as in MONAI, Python's are float64 or int64.
-
-    None for anything else.
-    """
+    """A number (), or an array of them, on the host; Python's are float64 or int64, as in MONAI. None for the rest."""
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:

@@ -16,7 +16,7 @@ from hasten.augment.chain import Batch, ChainOp, PerSample, Stage
 from hasten.augment.cucim import OnGpu
 from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
-from hasten.augment.store import as_number, number_of, stacked_numbers, storable
+from hasten.augment.store import as_number, number_of, storable
 from hasten.cache.arena import Arena
 from hasten.cache.chain import copy_item
 from hasten.cache.dataset import ChainDataset
@@ -161,12 +161,8 @@ class WholeCases:
 
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
         """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
-        samples = self.samples(numbers)
-        names = [f"sample {number}" for number in numbers]
-        columns = {key: [sample.pop(key) for sample in samples] for key in self.numbers}
-        per_case = {key: stacked_numbers(key, column, names) for key, column in columns.items()}
-        images = stacked(self.transforms, samples)
-        return {key: storable(images[key]) for key in self.keys}, per_case
+        batch = stacked(self.transforms, self.samples(numbers))
+        return {key: storable(batch[key]) for key in self.keys}, {key: batch[key] for key in self.numbers}
 
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.

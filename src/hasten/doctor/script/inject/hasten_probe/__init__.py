@@ -1,4 +1,4 @@
-"""Watches a training script from inside its own interpreter: Python 3.9, its standard library and torch 2.1, or newer."""
+"""Watches a training script from inside its interpreter: Python 3.9 and its library, and torch 2.1, or newer."""
 
 from __future__ import annotations
 

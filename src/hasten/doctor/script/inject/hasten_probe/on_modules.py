@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from .nested import tensors_in
-from .older_torch import autocast_dtype, is_compiling
-from .session import Session
+from .session import Session, is_compiling
 from .sites import made_at, nearest
 
 Handles = list[Any]
@@ -285,8 +284,17 @@ def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict
     shape = "x".join(str(size) for size in tensors[0].shape)
     session.shapes[shape] = session.shapes.get(shape, 0) + 1
     session.devices[device] = session.devices.get(device, 0) + 1
-    kind = autocast_dtype(device)
+    kind = _autocast_dtype(device)
     session.autocast[kind] = session.autocast.get(kind, 0) + 1
+
+
+def _autocast_dtype(device: str) -> str:
+    """Such as `torch.bfloat16`; "" where autocast is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+    if device == "cpu":  # torch 2.1 has functions of its own for each
+        return str(torch.get_autocast_cpu_dtype()) if torch.is_autocast_cpu_enabled() else ""
+    return str(torch.get_autocast_gpu_dtype()) if torch.is_autocast_enabled() else ""
 
 
 def _detached(value: Any) -> Any:

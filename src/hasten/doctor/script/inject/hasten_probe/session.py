@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from .exp_time import usable_cores
-from .older_torch import is_compiling
 
 TABLES = ("reads", "calls", "lines", "sent")
 """What the record has as a list of rows, each for a line of the script."""
+# Either is known to TorchDynamo, which takes it for True; torch 2.1 has the second one only.
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 
@@ -187,10 +188,6 @@ class Session:
         """Wait for the work queued on an accelerator, in the few steps whose parts are timed."""
         if self.syncing:
             self.wait_for_device()
-
-    def choose_syncing(self) -> None:
-        """Every fourth step on CUDA: its parts are then device times, and the steps between show the real pace."""
-        self.syncing = self.index % 4 == 3 and "cuda" in self.devices
 
     def row(self, table: str, **key: Any) -> dict[str, Any]:
         """The row of a table of the record for what `key` names; a new one counts from 0."""
