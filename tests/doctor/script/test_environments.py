@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hasten.doctor.script import launch
-from hasten.doctor.script.doctor import diagnose_script
+from hasten.doctor.script.doctor import diagnose_script, lines
 from hasten.doctor.script.launch import run_script
 
 FILES = sorted(launch.INJECT.rglob("*.py"))
@@ -204,4 +204,5 @@ def test_a_script_whose_torch_cannot_be_watched_runs_on_and_is_told_why(text, pr
     report = diagnose_script([sys.executable, script], steps=8, seconds=60)
     output = capfd.readouterr()
     assert (report.run.ended, report.exit_code, output.out) == ("never trained", 0, "end\n")
+    assert "imported torch where the probe could watch it: 2.1 or newer" in lines(report)[0]
     assert output.err == f"hasten doctor: cannot watch torch ({problem})\n"

@@ -25,13 +25,13 @@ def _install() -> None:
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
-    Path(session.out, f"torch-{os.getpid()}").touch()
     try:
         for part in (on_data, on_tensors, on_modules, on_modes, on_rounds, on_steps):
             part.install(session)
     except Exception:
         session.on = False  # what is patched already does no more than call the original
         raise
+    Path(session.out, f"torch-{os.getpid()}").touch()
     os.register_at_fork(after_in_child=session.begin_forked)
 
 
