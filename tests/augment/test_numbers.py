@@ -111,6 +111,13 @@ def test_a_number_may_be_named(chain: list[Any]) -> None:
     assert {"image", "slice_label"} <= set(batch) <= {"image", "slice_label", "empty"}
 
 
+@pytest.mark.parametrize("chain", [FUSED, WHOLE], ids=["fused", "whole cases"])
+def test_a_fraction_among_integers_stays_one(chain: list[Any]) -> None:
+    items = [{**row, "age": 40 + row["grade"] / 2 if row["grade"] else 40} for row in rows(2)]
+    batch = compile_transforms(Compose(chain)).bind(items, batch_size=2)(0)
+    assert sorted(batch["age"].tolist()) == [40, 40.5]
+
+
 def test_a_made_number_may_be_named_and_what_is_nowhere_may_not() -> None:
     named = Compose([measured, CROP, FLIP])
     batch = compile_transforms(named, keys=["image", "slice_label"]).bind(rows(), batch_size=4)(0)
@@ -126,7 +133,7 @@ def test_a_number_beside_images_of_a_loaders_batch_stays_as_it_is() -> None:
     assert result["age"] is batch["age"]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_bool_label_stays_bool(compiled: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = [torch.rand(1, 8, 8, 8, generator=generator) > 0.5 for _ in range(3)]

@@ -86,7 +86,7 @@ def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) ->
                 f'{name}: "{key}" has shape {tuple(value.shape)}, that of {names[0]} {tuple(values[0].shape)}; make it '
                 "the same in all items"
             )
-    return torch.stack([value.to(values[0].dtype) for value in values])
+    return torch.stack(list(values))
 
 
 def as_number(value: Any) -> Tensor | None:
