@@ -192,7 +192,7 @@ class TransformProgram:
         return make_program(chain, cases, **{**options, "train_cases": None})
 
     def _with_made(self, source: WholeCases) -> WholeCases:
-        """With the numbers that its transforms make: all of them, or those that were named."""
+        """The source with the numbers that its transforms make: all of them, or those that were named."""
         row, known = source.rows([0])[0], {*source.keys, *source.numbers, *source.items.get(0)}
         if self.only_keys:
             made = [key for key in source.keys if _axes(row.get(key)) < 3]
