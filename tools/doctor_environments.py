@@ -81,7 +81,8 @@ def watched(python: Path) -> str:
     names = {finding.name for finding in judge(run).findings}
     if run.ended != "bounded" or not names >= SURE:
         return f"{run.ended} with {sorted(names)}, and {sorted(SURE)} were expected:\n{run.output}"
-    failed = {name: each["error"] for name, each in run.records[0].experiments.items() if "error" in (each or ())}
+    tried = {name: each for name, each in run.records[0].experiments.items() if isinstance(each, dict)}
+    failed = {name: each["error"] for name, each in tried.items() if "error" in each}
     return f"experiments failed: {failed}" if failed else ""
 
 
