@@ -32,8 +32,8 @@ DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
-.PHONY: help setup lint docs docs-links test test-all test-oldest test-newest horovod nnunet gpu-dry images wheel \
-	demo bench clean
+.PHONY: help setup lint docs docs-links test test-all test-oldest test-newest test-environments horovod nnunet gpu-dry \
+	images wheel demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -44,6 +44,7 @@ help:
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(VENV)-oldest"
 	@echo "make test-newest  the same with the newest torch, in $(VENV)-newest (remove it to take a newer one)"
+	@echo "make test-environments  the doctor on a script under Python 3.9 to 3.13 with torch 2.1 to the newest (20 GB)"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
@@ -110,6 +111,10 @@ $(VENV)-oldest/.ready $(VENV)-newest/.ready: $(VENV)-%/.ready: pyproject.toml
 
 test-oldest test-newest: test-%: $(VENV)-%/.ready
 	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(JOBS) --dist loadfile
+
+# Each in an environment of its own, which has torch alone; remove .venv-doctor to take newer ones.
+test-environments: $(READY)
+	$(BIN)/python -m tools.doctor_environments
 
 $(DRY_READY): pyproject.toml
 	$(PYTHON) -m venv $(DRY)

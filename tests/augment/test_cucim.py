@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,7 +88,10 @@ def test_without_a_cuda_device_nothing_can_run(gpu: FakeGpu, monkeypatch: pytest
 
 def test_with_cucim_its_transform_runs_on_each_sample(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "can_run", lambda: True)
-    monkeypatch.setattr(compiling.TransformProgram, "_cucim", lambda self, device: True)
+    made = compiling.TransformProgram._context_for
+    monkeypatch.setattr(
+        compiling.TransformProgram, "_context_for", lambda self, *args: replace(made(self, *args), cucim=True)
+    )
     flip = RandCuCIMd("image", "rand_image_flip", spatial_axis=1, prob=0.5)
     program = compile_transforms(Compose([flip, ScaleIntensityRanged("image", a_min=0, a_max=255)]))
     assert "cuCIM on the GPU, sample by sample" in program.explain()

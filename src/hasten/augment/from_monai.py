@@ -19,7 +19,7 @@ from hasten.augment.lower import Context, is_random_crop, keys_of, name_of
 from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.program import Program
 from hasten.augment.steps import PER_SAMPLE, LoweredChain, created_keys, plan_steps, size_setting
-from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
+from hasten.augment.store import as_number, common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import SplitCompose, split_chain
@@ -95,6 +95,8 @@ class TransformProgram:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
         numbers = () if self.only_keys or arena is not None else _numbers(items, here)
+        if self.only_keys:
+            numbers = tuple(key for key in self.context.keys if key not in here.context.keys)
         options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device}
         options |= {"share": share, "spans": spans}
         if not here.plan.source:
@@ -115,8 +117,8 @@ class TransformProgram:
         Runs where the batch lies. Entries that the chain does not name stay as they are. Raises ValueError for a chain
         with a crop, or one that must begin with whole cases.
         """
-        entries = {key: value for key, value in batch.items() if key in self.context.keys}
-        absent = [key for key in self.context.keys if key not in entries and key not in self.optional]
+        entries = {key: batch[key] for key in self.context.keys if key in batch and batch[key].ndim > 2}
+        absent = [key for key in self.context.keys if key not in batch and key not in self.optional]
         if absent or not entries:
             raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
         value = next(iter(entries.values()))
@@ -136,9 +138,11 @@ class TransformProgram:
             raise ValueError(
                 f"{name}: is a {type(item).__name__}; items must be dictionaries, which the chain works on"
             )
-        size = next((_size(item.get(key)) for key in self.context.keys if _is_image(item.get(key))), None)
-        fits = {key: _is_image(item.get(key)) and _size(item[key]) == size for key in self.context.keys}
+        size = next((item[key].shape[1:] for key in self.context.keys if _is_image(item.get(key))), None)
+        fits = {key: _is_image(item.get(key)) and item[key].shape[1:] == size for key in self.context.keys}
         present = [key for key in self.context.keys if key not in self.optional or fits[key]]
+        if self.only_keys:
+            present = [key for key in present if _axes(item.get(key)) > 2]
         if not present:
             raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
         value: Any = item.get(present[0])
@@ -151,8 +155,10 @@ class TransformProgram:
         """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
         present = {key: value for key, value in entries.items() if value is not None}
         labels = tuple(key for key in self.context.label_keys if key in entries)
-        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
-        return replace(self.context, dims=dims, cucim=self._cucim(device), **keys)
+        in_bytes = tuple(key for key, value in present.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
+        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": in_bytes}
+        cucim = not self.strict and kind_of(device).nvidia and can_run()
+        return replace(self.context, dims=dims, cucim=cucim, **keys)
 
     def _for_size(self, store: Store) -> TransformProgram:
         """This program, without a crop, lowered for the size that all items have or that a transform gives them."""
@@ -174,6 +180,7 @@ class TransformProgram:
 
     def _lower_after(self, source: WholeCases, options: dict[str, Any]) -> Program:
         """A program whose operations are lowered for the output of the transforms on whole cases."""
+        source = self._with_made(source)
         batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
@@ -184,8 +191,15 @@ class TransformProgram:
         chain = Chain(crop=None, ops=_checked(plan, self.strict).ops, keys=source.keys, label_keys=labels)
         return make_program(chain, cases, **{**options, "train_cases": None})
 
-    def _cucim(self, device: torch.device) -> bool:
-        return not self.strict and kind_of(device).nvidia and can_run()
+    def _with_made(self, source: WholeCases) -> WholeCases:
+        """The source with the numbers that its transforms make: all of them, or those that were named."""
+        row, known = source.rows([0])[0], {*source.keys, *source.numbers, *source.items.get(0)}
+        if self.only_keys:
+            made = [key for key in source.keys if _axes(row.get(key)) < 3]
+        else:
+            made = [key for key in row if key not in known and _axes(row[key]) == 0]
+        images = tuple(key for key in source.keys if key not in made)
+        return replace(source, keys=images, numbers=(*source.numbers, *made))
 
 
 def compile_transforms(
@@ -297,16 +311,13 @@ def _indices_keys(cached: SplitCompose) -> set[str]:
     return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}
 
 
-def _size(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape[1:])
+def _axes(value: Any) -> int:
+    """Axes of a number (0) or an array; 9 for anything else."""
+    return getattr(as_number(value), "ndim", 9)
 
 
 def _is_image(value: Any) -> bool:
     return getattr(value, "ndim", 0) in (3, 4)
-
-
-def _bytes_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(key for key, value in values.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
 
 
 def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

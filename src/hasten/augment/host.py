@@ -39,7 +39,8 @@ def follow_on_host(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any]
         stage, drawn = stages[at], numbers[at]
         run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            batch = _Reader(stage, spatial_dims, *samples_as_cases(batch), drawn).read()
+            cases = samples_as_cases(batch)
+            batch = batch | _Reader(stage, spatial_dims, *cases, drawn).read()
         elif run:
             batch = _applied(run, batch, numbers[at : at + len(run)])
         else:

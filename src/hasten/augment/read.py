@@ -42,7 +42,7 @@ def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases
     first = next(iter(batch.values()))
     case = torch.arange(len(first), device=first.device)
     start = torch.zeros(len(first), 3, dtype=torch.int64, device=first.device)
-    return {key: as_cases(value) for key, value in batch.items()}, case, start
+    return {key: as_cases(value) for key, value in batch.items() if value.ndim > 3}, case, start
 
 
 def coordinates_of(affine: Map, size: Triple, out: Triple) -> Coordinates:

@@ -30,7 +30,7 @@ def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatia
     for stage, drawn in zip(stages, numbers, strict=True):
         if isinstance(stage, Warp):
             cases, case, start = samples_as_cases(batch)
-            batch = warped(stage, cases, drawn, case, start, spatial_dims)
+            batch = batch | warped(stage, cases, drawn, case, start, spatial_dims)
         else:
             batch = changed(stage, batch, drawn)
     return batch

@@ -15,7 +15,7 @@ from hasten.augment.read import as_cases
 from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 
-_DTYPES = (torch.float16, torch.float32, torch.int16, torch.uint8)
+_DTYPES = (torch.float16, torch.float32, torch.int16, torch.uint8, torch.bool)
 
 
 def store_of_items(
@@ -25,8 +25,8 @@ def store_of_items(
 
     numbers: entries that are numbers or arrays of them, as `number_keys` gives them; they become `per_case`.
 
-    float16, float32, int16 and uint8 keep their dtype, bool becomes uint8, all else
-    float32. Raises ValueError naming the item.
+    float16, float32, int16, uint8 and bool keep their dtype, all else becomes float32. Raises ValueError naming the
+    item.
     """
     names: list[str] = []
     shapes: list[tuple[int, ...]] = []
@@ -62,7 +62,7 @@ def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[st
     """Entries of an item beside its images: those that are numbers, in an array or not, and those that are none."""
     image_keys = set(images)
     others = [str(key) for key in item if key not in image_keys]
-    numbers = [key for key in others if _number(item[key]) is not None]
+    numbers = [key for key in others if as_number(item[key]) is not None]
     return numbers, [key for key in others if key not in numbers]
 
 
@@ -71,7 +71,7 @@ def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
 
     Raises ValueError naming the item where it is no number.
     """
-    value = _number(item.get(key))
+    value = as_number(item.get(key))
     if value is None:
         problem = f"is a {type(item[key]).__name__}" if key in item else "is not there"
         raise ValueError(f'{name}: "{key}" {problem}, and a number in other items; make it one in all, or in none')
@@ -86,14 +86,16 @@ def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) ->
                 f'{name}: "{key}" has shape {tuple(value.shape)}, that of {names[0]} {tuple(values[0].shape)}; make it '
                 "the same in all items"
             )
-    return torch.stack([value.to(values[0].dtype) for value in values])
+    return torch.stack(list(values))
 
 
-def _number(value: Any) -> Tensor | None:
+def as_number(value: Any) -> Tensor | None:
+    """A number (), or an array of them, on the host; Python's are float64 or int64, as in MONAI. None for the rest."""
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:
-        return torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
+        plain = value if isinstance(value, Tensor) else np.asarray(value)
+        return torch.as_tensor(plain, device="cpu").as_subclass(Tensor).detach()
     except (TypeError, ValueError, RuntimeError):
         return None
 
@@ -201,7 +203,7 @@ def _volume(name: str, item: Mapping[str, Any], key: str) -> Tensor:
             f'{name}: "{key}" has shape {tuple(value.shape)}; channels first and 2 or 3 axes of space are needed '
             "(MONAI: EnsureChannelFirstd)"
         )
-    return value.to(torch.uint8) if value.dtype == torch.bool else storable(value)
+    return storable(value)
 
 
 def _joined(volumes: list[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from hasten.augment.chain import Batch, ChainOp, PerSample, Stage
 from hasten.augment.cucim import OnGpu
 from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
-from hasten.augment.store import number_of, stacked_numbers, storable
+from hasten.augment.store import as_number, number_of, storable
 from hasten.cache.arena import Arena
 from hasten.cache.chain import copy_item
 from hasten.cache.dataset import ChainDataset
@@ -73,7 +73,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
-    """The items' tensors stacked; entries that are not numbers are left out."""
+    """The items' tensors and numbers stacked; entries that are neither are left out."""
     names = names_of(transforms)
     if any(not isinstance(item, dict) for item in items):
         raise ValueError(
@@ -82,9 +82,12 @@ def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
         )
     batch: Batch = {}
     for name, first in items[0].items():
-        if not isinstance(first, torch.Tensor | np.ndarray):
+        if isinstance(first, torch.Tensor | np.ndarray):
+            values = [torch.as_tensor(item[name]).as_subclass(Tensor) for item in items]
+        elif as_number(first) is not None:
+            values = [number_of(f"{names}, sample {row}", item, name) for row, item in enumerate(items)]
+        else:
             continue
-        values = [torch.as_tensor(item[name]).as_subclass(Tensor) for item in items]
         if len({value.shape for value in values}) > 1:
             raise ValueError(
                 f'{names}: changes the shape of "{name}" from sample to sample ({tuple(values[0].shape)} and others), '
@@ -158,12 +161,8 @@ class WholeCases:
 
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
         """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
-        samples = self.samples(numbers)
-        names = [f"sample {number}" for number in numbers]
-        columns = {key: [sample.pop(key) for sample in samples] for key in self.numbers}
-        per_case = {key: stacked_numbers(key, column, names) for key, column in columns.items()}
-        images = stacked(self.transforms, samples)
-        return {key: storable(images[key]) for key in self.keys}, per_case
+        batch = stacked(self.transforms, self.samples(numbers))
+        return {key: storable(batch[key]) for key in self.keys}, {key: batch[key] for key in self.numbers}
 
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
@@ -173,10 +172,10 @@ class WholeCases:
         """
         return [
             self._batch_entries(item, self.items.name(self._case(number // self.num_samples)))
-            for number, item in zip(numbers, self._rows(numbers), strict=True)
+            for number, item in zip(numbers, self.rows(numbers), strict=True)
         ]
 
-    def _rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """The outputs of the transforms for these samples."""
         crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
         first, rest = self.transforms[: crop + 1], self.transforms[crop + 1 :]

@@ -117,10 +117,3 @@ def test_records_half_written_or_without_steps_are_left_out(tmp_path):
     (tmp_path / "record-4.json").write_text('{"rank": 0, "steps": [{"seconds": 1}]}')
     (tmp_path / "record-5.json").write_text('{"rank": 0, "steps": [{"seconds": 1}, {"seconds": 2}]}')
     assert [(each.rank, each.steps) for each in read_records(tmp_path)] == [(0, 2), (1, 1)]
-
-
-def test_every_file_of_the_probe_is_syntax_of_python_3_9():
-    import ast
-
-    for path in sorted(launch.INJECT.rglob("*.py")):
-        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))

@@ -185,8 +185,8 @@ def _how(run: ScriptRun) -> str:
     watched = f"{run.records[0].steps if run.records else 0} training steps{ranks} in {run.seconds:.1f} s"
     unseen = "torch was imported, but no torch.optim.Optimizer made a step"
     if not run.torch_seen:
-        unseen = "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as "
-        unseen += "given (not python -I, nor in a container or on another machine)"
+        unseen = "no Python process of it imported torch where the probe could watch it: 2.1 or newer, with "
+        unseen += "PYTHONPATH as given (not python -I, nor in a container or on another machine)"
     return {
         "bounded": f"watched {watched}, then stopped the script",
         "finished": f"ended by itself after {watched}",

@@ -9,13 +9,6 @@ import os
 import sys
 
 
-def _start_probe() -> None:
-    try:
-        importlib.import_module("hasten_probe").start()
-    except Exception as error:
-        print(f"hasten doctor: the probe does not start ({type(error).__name__}: {error})", file=sys.stderr)
-
-
 def _run_users_own() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     paths = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
@@ -28,5 +21,8 @@ def _run_users_own() -> None:
 
 
 if os.environ.get("HASTEN_DOCTOR"):
-    _start_probe()
+    try:
+        importlib.import_module("hasten_probe").start()
+    except Exception as error:
+        print(f"hasten doctor: the probe does not start ({type(error).__name__}: {error})", file=sys.stderr)
 _run_users_own()

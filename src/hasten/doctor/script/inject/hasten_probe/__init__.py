@@ -1,4 +1,4 @@
-"""Watches a training script from inside its own interpreter. Standard library and torch only, Python 3.9 or newer."""
+"""Watches a training script from inside its interpreter: Python 3.9 and its library, and torch 2.1, or newer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ def start() -> None:
 
 
 def _install() -> None:
-    """Patch the torch that was just imported, for this process and its forks."""
+    """Patch the torch that was just imported, for this process and its forks; leave one alone that is too old."""
+    torch = sys.modules["torch"]
+    if not hasattr(torch, "compiler"):
+        raise RuntimeError(f"it is {torch.__version__}; 2.1 is the oldest that can be watched")
     from . import on_data, on_modes, on_modules, on_rounds, on_steps, on_tensors
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
+    try:
+        for part in (on_data, on_tensors, on_modules, on_modes, on_rounds, on_steps):
+            part.install(session)
+    except Exception:
+        session.on = False  # what is patched already does no more than call the original
+        raise
     Path(session.out, f"torch-{os.getpid()}").touch()
-    for part in (on_data, on_tensors, on_modules, on_modes, on_rounds, on_steps):
-        part.install(session)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.begin_forked)
 

@@ -20,7 +20,7 @@ from .sites import caller, is_user, nearest, site_of
 
 
 def install(session: Session) -> None:
-    profiler = torch.autograd.profiler
+    profiler, scaler = torch.autograd.profiler, getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     owner: Any
     for owner, name, kind in (
         (torch.autograd.detect_anomaly, "__init__", "anomaly"),
@@ -29,7 +29,7 @@ def install(session: Session) -> None:
         (torch.profiler.profile, "__enter__", "profiler"),
         (profiler.profile, "__enter__", "profiler"),
         (torch.nn.DataParallel, "__init__", "data_parallel"),
-        (torch.amp.GradScaler, "__init__", "grad_scaler"),
+        (scaler, "__init__", "grad_scaler"),
     ):
         session.around(owner, name, partial(_sited, kind))
     session.around(torch.autocast, "__init__", _autocast)
@@ -43,7 +43,7 @@ def install(session: Session) -> None:
     ):
         session.around(owner, name, partial(_counted, kind))
     session.around(torch, "save", _save)
-    session.around(torch.amp.GradScaler, "scale", _scale)
+    session.around(scaler, "scale", _scale)
     session.around(torch.autograd, "backward", _backward)
     session.around(torch.autograd, "grad", _grad)
     for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):

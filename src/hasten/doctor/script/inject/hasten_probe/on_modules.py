@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .nested import tensors_in
-from .session import Session
+from .session import Session, is_compiling
 from .sites import made_at, nearest
 
 Handles = list[Any]
@@ -174,7 +174,7 @@ def _has_gradients(module: Any) -> bool:
 
 def _register_stranger(session: Session, module: Any) -> Handles:
     def note(m: Any, args: Any, result: Any) -> None:
-        if torch.compiler.is_compiling() or not session.live() or session.validating is not None:
+        if is_compiling() or not session.live() or session.validating is not None:
             return
         if any(each.requires_grad for each in tensors_in(result)) and _has_gradients(m):
             session.called("needless_graph", nearest())
@@ -214,7 +214,7 @@ def hooks_off(session: Session) -> Iterator[None]:
 
 
 def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if torch.compiler.is_compiling() or not session.live() or id(module) not in session.hooked:
+    if is_compiling() or not session.live() or id(module) not in session.hooked:
         return
     session.depth += 1
     if session.depth > 1:
@@ -232,7 +232,7 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _after(session: Session, module: Any, result: Any = None) -> None:
-    if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
+    if is_compiling() or not session.live() or session.depth == 0:
         return
     if id(module) not in session.hooked:
         return
@@ -284,8 +284,17 @@ def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict
     shape = "x".join(str(size) for size in tensors[0].shape)
     session.shapes[shape] = session.shapes.get(shape, 0) + 1
     session.devices[device] = session.devices.get(device, 0) + 1
-    kind = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+    kind = _autocast_dtype(device)
     session.autocast[kind] = session.autocast.get(kind, 0) + 1
+
+
+def _autocast_dtype(device: str) -> str:
+    """Such as `torch.bfloat16`; "" where autocast is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+    if device == "cpu":  # torch 2.1 has functions of its own for each
+        return str(torch.get_autocast_cpu_dtype()) if torch.is_autocast_cpu_enabled() else ""
+    return str(torch.get_autocast_gpu_dtype()) if torch.is_autocast_enabled() else ""
 
 
 def _detached(value: Any) -> Any:

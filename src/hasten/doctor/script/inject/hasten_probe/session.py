@@ -16,6 +16,8 @@ from .exp_time import usable_cores
 
 TABLES = ("reads", "calls", "lines", "sent")
 """What the record has as a list of rows, each for a line of the script."""
+# Either is known to TorchDynamo, which takes it for True; torch 2.1 has the second one only.
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 
@@ -176,7 +178,7 @@ class Session:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.live():
+            if is_compiling() or not self.live():
                 return original(*args, **kwargs)
             return call(self, original, *args, **kwargs)
 
@@ -186,10 +188,6 @@ class Session:
         """Wait for the work queued on an accelerator, in the few steps whose parts are timed."""
         if self.syncing:
             self.wait_for_device()
-
-    def choose_syncing(self) -> None:
-        """Every fourth step on CUDA: its parts are then device times, and the steps between show the real pace."""
-        self.syncing = self.index % 4 == 3 and "cuda" in self.devices
 
     def row(self, table: str, **key: Any) -> dict[str, Any]:
         """The row of a table of the record for what `key` names; a new one counts from 0."""
