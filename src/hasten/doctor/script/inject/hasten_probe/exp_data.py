@@ -201,6 +201,8 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
 
 _DRAWS = 4
 """Number of times an item is made before it counts as constant."""
+_TWICE = 4.0
+"""Seconds of an item up to which it is made twice, however short the time is."""
 _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset", "GDSDataset")
 
 
@@ -231,7 +233,8 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
     for index in indices:
         first, count = None, 0
         for draw in range(_DRAWS):
-            if times and time.perf_counter() - begin > seconds / 2:
+            spent = time.perf_counter() - begin
+            if times and spent > (seconds / 2 if len(times) > 1 else max(seconds, _TWICE)):
                 break
             _seed(draw)
             mark = random_mark()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import on_data, on_lines
+from . import after_import, on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
 from .on_rounds import weighted_steps
@@ -39,6 +39,9 @@ _COPIED = (
 def install(session: Session) -> None:
     session.around(torch.optim.Optimizer, "__init__", _make)
     session.around(torch.optim.Optimizer, "zero_grad", _zero_grad)
+    after_import(
+        "ignite.engine.engine", lambda: session.around(sys.modules["ignite.engine.engine"].Engine, "run", _run_engine)
+    )
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before(session))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after(session, optimizer))
 
@@ -210,12 +213,26 @@ def finish(session: Session, why: str) -> None:
         os._exit(0)
 
     sys.excepthook = ending
+    for engine in session.engines:
+        # It would report an exception that passes through it as an error.
+        engine.should_terminate = "skip_completed"
     again(session)
 
 
+def _run_engine(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an engine of ignite, and end the script behind the outermost one that was stopped."""
+    session.engines.append(self)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        session.engines.pop()
+        again(session)
+
+
 def again(session: Session) -> None:
-    """End a script that caught the stop exception and went on."""
-    if session.finished and session.pid == os.getpid() and threading.get_ident() == session.thread:
+    """End a script that caught the stop exception and went on, or that an engine has come to the end of."""
+    ours = session.pid == os.getpid() and threading.get_ident() == session.thread
+    if session.finished and ours and not session.engines:
         raise (Bounded() if multiprocessing.parent_process() is None else BoundedChild(0))
 
 

@@ -145,6 +145,8 @@ class Session:
         self.timer: Any = None
         self.limited = False
         """Whether Lightning's passes are short ones."""
+        self.engines: list[Any] = []
+        """Of ignite, those that run now; the innermost is last."""
         self.rounds = 0
         """Passes that ended early."""
         self.round_from = self.steps_wanted // 2
