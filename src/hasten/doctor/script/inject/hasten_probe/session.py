@@ -14,7 +14,7 @@ import torch
 
 from .exp_time import usable_cores
 
-TABLES = ("reads", "calls", "lines", "sent")
+TABLES = ("reads", "calls", "lines", "sent", "loops")
 """What the record has as a list of rows, each for a line of the script."""
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
@@ -133,6 +133,8 @@ class Session:
         self.uses: dict[str, Any] = {}
         self.loop_code: Any = None
         self.batch: set[int] = set()
+        self.maps_read = False
+        """Whether the host read a map, maybe a score's, since it had this batch."""
         self.batch_refs: list[Any] = []
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
