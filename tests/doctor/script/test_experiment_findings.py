@@ -208,7 +208,8 @@ def test_a_small_batch_gains_in_samples_and_not_where_the_loader_rules():
     result = only(tried(0.15, doubled_batch=double))
     assert result.name == "small-batch"
     assert "batch_size=8" in result.cure
-    assert result.gain == pytest.approx(2 * 0.15 / 0.155)
+    assert result.gain == pytest.approx(2 * 0.15 / (0.15 + 0.1 * (2 / 1.9 - 1)))
+    assert result.interval[0] < result.gain < result.interval[1]
     slow = loader(0, w0=1.0)
     assert names(tried(1.1, wait_s=1.0, workers=slow, doubled_batch=double)) == []
 

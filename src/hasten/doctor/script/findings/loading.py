@@ -68,6 +68,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         loader["site"],
         evidence=evidence,
         cost_s=wait,
+        part="wait",
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
         level="note" if measured or wait < WAITS * step_s else "finding",
     )
@@ -160,6 +161,7 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
             loaders[0]["site"],
             evidence=evidence,
             cost_s=cost,
+            part="wait",
             level="note" if others_hide or cost < HEAVY * record.step_s else "finding",
         )
     ]
