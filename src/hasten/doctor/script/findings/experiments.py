@@ -73,9 +73,20 @@ def find(record: ProcessRecord) -> list[Finding]:
     step, results = step_of(record), record.experiments
     if step is None:
         return []
-    rules = (workers, items, _autocast, _layout, _batch, _biases)
-    others = results.get("others") or 0.0
-    return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
+    rules = {
+        "workers": workers,
+        "items": items,
+        "autocast": _autocast,
+        "channels_last": _layout,
+        "doubled_batch": _batch,
+        "conv_bias": _biases,
+    }
+    findings = []
+    for name, rule in rules.items():
+        finding, own_clock = rule(results, step), (results.get(name) or {}).get("own_clock")
+        if finding is not None:
+            findings.append(_tempered(finding, step, 0.0 if own_clock else results.get("others") or 0.0))
+    return findings
 
 
 def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
@@ -162,8 +173,10 @@ def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) ->
     gain, low, high = (step.gain(arm["base_s"] * (1 - 1 / arm[end])) for end in ("gain", "low", "high"))
     if gain < LEAST:
         return None
+    clock = " of processor time" if arm.get("own_clock") else ""
     evidence = (
-        f"forward and backward take {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
+        f"forward and backward take {ms(arm['base_s'])}{clock} now and {ms(arm['arm_s'])} so: "
+        f"{arm['gain']:.2f} times as fast "
         f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds){also}; "
         f"a step takes {ms(step.step_s)}"
     )

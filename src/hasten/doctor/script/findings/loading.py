@@ -170,15 +170,15 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
 def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:
     """Processor seconds that the items of a batch cost, and in words what it is known from.
 
-    That is the experiment, or else what was seen of the loader itself: its fetches, or its workers' processor time.
+    That is what was seen of the loader in this process, or else the experiment, or its workers' processor time.
     """
     tried = record.experiments.get("workers") or {}
     alone, fetches = tried.get("seconds") or {}, loader.get("fetches")
-    if alone.get("0"):
-        work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
-        return work_s, f"a batch takes {ms(max(alone.values()))} to make"
     if fetches:
         parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
         return statistics.fmean(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
+    if alone.get("0"):
+        work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
+        return work_s, f"a batch takes {ms(max(alone.values()))} to make"
     work_s = float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
     return work_s, f"the workers compute {ms(work_s)} a step"

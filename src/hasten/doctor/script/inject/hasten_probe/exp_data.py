@@ -215,11 +215,13 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return {"skipped": "an iterable dataset has no items"}
     indices = index_batches(loader, 4)
+    size = 1
     if loader.batch_sampler is not None:
+        size = len(indices[0])  # Accelerate's loaders have no batch_size.
         indices = [index for batch in indices for index in batch]
     indices = list(dict.fromkeys(indices))[:8]
     result = _prefix(dataset, indices, seconds) or _whole(dataset, indices, seconds)
-    result.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
+    result.update(site=site, batch_size=size, workers=loader.num_workers)
     if "bytes" in result:
         result.update(items=len(dataset), free_bytes=memory()[0])
     return result

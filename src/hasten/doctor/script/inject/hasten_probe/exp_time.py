@@ -30,8 +30,9 @@ def versus(
     arm: Callable[[], object],
     seconds: float,
     sync: Callable[[], object] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Times of `base` and `arm`, interleaved: medians in seconds a call, the gain of `arm` and its interval.
+    """Times of `base` and `arm` by `clock`, interleaved: medians in seconds a call, the gain of `arm`, its interval.
 
     Slow calls get fewer rounds, and it ends early if no round gains `LEAST_GAIN`; "low" is 0.0 then, as too few rounds
     prove nothing. Calls that are too slow even for that give {"skipped": why, "needs_s": seconds needed}. The caller
@@ -64,7 +65,7 @@ def versus(
         if passed > 2 * seconds:
             return {"skipped": f"{number} rounds took twice the time there was", "needs_s": needs}
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append(_timed(calls[which], inner, sync))
+            times[which].append(_timed(calls[which], inner, sync, clock))
     gain, low, high = interval(times[0], times[1])
     return {
         "base_s": statistics.median(times[0]),
@@ -76,13 +77,18 @@ def versus(
     }
 
 
-def _timed(call: Callable[[], object], inner: int, sync: Callable[[], object] | None) -> float:
-    start = time.perf_counter()
+def _timed(
+    call: Callable[[], object],
+    inner: int,
+    sync: Callable[[], object] | None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    start = clock()
     for _ in range(inner):
         call()
     if sync is not None:
         sync()
-    return (time.perf_counter() - start) / inner
+    return (clock() - start) / inner
 
 
 def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:

@@ -75,6 +75,8 @@ def ends_early(session: Session, facts: dict[str, Any]) -> bool:
         return False
     session.round_from = session.index + session.steps_wanted // 4
     session.round_share = share
+    if _is_accelerate(caller()):
+        session.round_late = share  # It has one batch more, whose step comes before the end.
     session.rounds += 1
     return _end_epoch(engine)
 
@@ -146,6 +148,10 @@ def _weighted(step: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
 def _in_for_loop() -> bool:
     """Whether a `for` statement asks for the next batch, maybe by `enumerate`, `zip`, tqdm or accelerate's loader."""
     frame = caller()
-    if frame.f_globals.get("__name__") == "accelerate.data_loader":
+    if _is_accelerate(frame):
         frame = frame.f_back
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
+
+
+def _is_accelerate(frame: Any) -> bool:
+    return bool(frame.f_globals.get("__name__") == "accelerate.data_loader")

@@ -111,7 +111,8 @@ def _end_step(session: Session) -> None:
     session.steps.append({**step, "synced": session.syncing, "round": session.round_share, **session.cpu})
     session.losses.append(session.loss)
     session.loss, session.taken = None, False
-    session.cpu, session.round_share, session.added_s = {}, 1.0, 0.0
+    session.cpu, session.added_s = {}, 0.0
+    session.round_share, session.round_late = session.round_late, 1.0
     session.index += 1
     session.sent_in_step.clear()
     session.inputs = [session.inputs[-1], {}]

@@ -155,6 +155,8 @@ class Session:
         """The step from which the next one may."""
         self.round_share = 1.0
         """Share of its pass for which what happens in this step, beside the step itself, counts."""
+        self.round_late = 1.0
+        """The same of the next step."""
         self.added_s = 0.0
         """Seconds of this step that were not waited for, as its validation ended early."""
         self.written: set[str] = set()
