@@ -73,3 +73,27 @@ def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
     slow = record(wait=0.28, measured={"0": 0.5, "1": 0.5, "2": 0.26})
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
     assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
+
+
+def without_experiments(items_s=1.9, work_s=0.1, **loader):
+    """20 batches waited for in the process itself."""
+    first = record(wait=0.1)
+    steps = [step | {"wait_cpu": work_s} for step in first.raw["steps"]]
+    known = {"num_workers": 0, "fetches": 20, "items_s": items_s, "collate_s": 0.1, "own_thread": False} | loader
+    loaders = [first.raw["loaders"][0] | known]
+    raw = first.raw | {"steps": steps, "loaders": loaders, "experiments": {"skipped": "no time left"}}
+    return as_record(raw if loaders[0]["num_workers"] else raw | {"load": {}})
+
+
+def test_items_that_were_timed_in_the_process_need_no_experiment():
+    (result,) = heavy_items(without_experiments(), [])
+    assert (result.name, result.level, result.cost_s) == ("heavy-items", "finding", pytest.approx(0.1))
+    assert "95.0 ms for its items and 5.0 ms to collate" in result.evidence
+    assert result.interval == pytest.approx((1.5, 1.5)), "each step waits as long"
+    assert heavy_items(without_experiments(work_s=0.01), []) == [], "they wait, which workers hide"
+
+
+def test_work_of_workers_is_known_from_their_processor_time():
+    (result,) = heavy_items(without_experiments(num_workers=1, fetches=0), [])
+    assert "the workers compute 300 ms a step" in result.evidence
+    assert result.cost_s == pytest.approx(0.3)

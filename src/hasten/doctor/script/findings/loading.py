@@ -92,7 +92,8 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    again = loader["passes"][1 if loader["training"] else 0 :]  # each validation starts its workers
+    # Each validation starts its workers. An engine of ignite that is told to end starts a pass for nothing.
+    again = [each for each in loader["passes"][1 if loader["training"] else 0 :] if each["batches"]]
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])

@@ -65,13 +65,14 @@ def ends_early(session: Session, facts: dict[str, Any]) -> bool:
     if not length or not this["batches"]:
         return False
     share = this["batches"] / length
-    if session.validating is not None:
+    is_training = session.loader_facts.get(session.last_loader or -1) is facts
+    is_training = is_training and session.index - this["step"] >= _LEAST_STEPS
+    if session.validating is not None and not is_training:
         return share < 1 and _validation_ends(session, this["at"], share)
     if share > _MOST or session.index < session.round_from or len(facts["passes"]) > 2:
         return False
-    is_training = session.loader_facts.get(session.last_loader or -1) is facts
     engine = _engine(session)
-    if not is_training or session.index - this["step"] < _LEAST_STEPS or not (engine or _in_for_loop()):
+    if not is_training or not (engine or _in_for_loop()):
         return False
     session.round_from = session.index + session.steps_wanted // 4
     session.round_share = share

@@ -221,12 +221,18 @@ def finish(session: Session, why: str) -> None:
 
 
 def _run_engine(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an engine of ignite, and end the script behind the outermost one that was stopped."""
+    """Run an engine of ignite, and end the script behind the outermost one that was stopped.
+
+    One within another is a validation, also where it sets the mode of the network for each batch.
+    """
     session.engines.append(self)
+    if len(session.engines) > 1 and session.live():
+        session.enter_validation(nearest())
     try:
         return original(self, *args, **kwargs)
     finally:
         session.engines.pop()
+        session.leave_validation()
         again(session)
 
 
