@@ -75,6 +75,7 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
         steps=[{"round": 1.0, "seconds": 0.02, "parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         finished=False,
+        load={},
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
         shapes={},
         autocast={"": 5},
@@ -167,12 +168,28 @@ def test_workers_of_a_dataset_that_waits(probe):
     assert multiprocessing.active_children() == []
 
 
-def test_items_that_take_too_long_are_made_once_each(probe):
+def test_items_that_take_too_long_are_made_once_each(probe, monkeypatch):
     session = session_of(Items(wait=0.3))
     late = probe.exp_data.workers(session, 1.0)
     assert late["skipped"].startswith("a batch takes")
     assert late["needs_s"] > 1.0
+    assert probe.exp_data.items(session, 0.1)["kind"] == "whole", "one of some seconds is made twice all the same"
+    monkeypatch.setattr(probe.exp_data, "_TWICE", 0.0)
     assert "too long to be made twice" in probe.exp_data.items(session, 0.4)["skipped"]
+
+
+def test_one_thread_beside_other_programs_is_timed_by_its_own_clock(probe):
+    session = session_of()
+    session.load = {"others": 1.0}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert next(iter(probe.exp_net.nets(session))).clock is time.thread_time
+        torch.set_num_threads(2)
+        assert next(iter(probe.exp_net.nets(session))).clock is None
+    finally:
+        torch.set_num_threads(threads)
+    assert next(iter(probe.exp_net.nets(session_of()))).clock is None
 
 
 def test_workers_that_can_not_be_tried(probe):

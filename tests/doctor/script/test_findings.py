@@ -30,6 +30,7 @@ def loader(**known):
         "collate_s": 0.02,
         "fetches": 19,
         "training": STEPS,
+        "made": 1,
         "num_workers": 2,
         "pin_memory": True,
         "prefetch_factor": 2,

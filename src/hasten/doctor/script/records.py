@@ -114,7 +114,6 @@ class ProcessRecord:
             more["interval"] = self._interval(part, self.step_s * (1 - 1 / more["gain"]))
         return replace(found, where=place(site), cost_s=cost_s, **more)
 
-
     def _interval(self, part: str, saved_s: float) -> tuple[float, float] | None:
         """Of the gain by `saved_s` of a part that takes `part(name)`: two standard errors of its share of the time."""
         steps, mean_s = self.measured, self.part(part)

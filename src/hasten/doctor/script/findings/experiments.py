@@ -92,9 +92,10 @@ def find(record: ProcessRecord) -> list[Finding]:
 def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
     """The finding with its gain on the whole training time, as a note if a busy machine makes it doubtful."""
     if finding.gain is not None and step.rare_s:
-        gain, *ends = (step.with_rare(each) for each in (finding.gain, *(finding.interval or ())))
-        level = "note" if gain < LEAST else finding.level
-        finding = replace(finding, gain=gain, interval=tuple(ends) or None, level=level)
+        gain, interval = step.with_rare(finding.gain), finding.interval
+        if interval is not None:
+            interval = step.with_rare(interval[0]), step.with_rare(interval[1])
+        finding = replace(finding, gain=gain, interval=interval, level="note" if gain < LEAST else finding.level)
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
     evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"

@@ -33,13 +33,8 @@ _FILES_READ_AGAIN = Finding(
 )
 _SYNC_PLOT = Finding(
     "sync-plot",
-    "the training waits while figures are drawn",
-    "draw less often, or copy the arrays and draw them in another process",
-)
-_SYNC_WRITE = Finding(
-    "sync-plot",
-    "the training waits while it writes files in every step",
-    "write a few of them, or hand the arrays to another process that does",
+    "the training waits while figures are drawn or pictures are written",
+    "draw and write less often, or copy the arrays and do it in another process",
 )
 _PYTHON_LOOP = Finding(
     "python-loop",
@@ -109,15 +104,11 @@ def _finding(record: ProcessRecord, cost: float | None, text: Finding, site: str
 
 
 def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
-    cost = _cost(record, sum(packages[name] for name in PLOTS))
+    calls = (each["count"] for each in record.listed("calls") if (each["kind"], each["site"]) == ("written", site))
+    written = record.per_step(sum(calls))
+    cost = _cost(record, sum(packages[name] for name in (*PLOTS, *HOST) if written >= OFTEN or name in PLOTS))
     if cost is not None:
-        yield _finding(record, cost, _SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
-        return
-    written = sum(each["count"] for each in record.listed("calls") if (each["kind"], each["site"]) == ("written", site))
-    cost = _cost(record, sum(packages.values()))
-    if cost is not None and record.per_step(written) >= OFTEN:
-        evidence = f"{record.per_step(written):.1f} files and {ms(cost)} a step"
-        yield _finding(record, cost, _SYNC_WRITE, site, evidence=evidence)
+        yield _finding(record, cost, _SYNC_PLOT, site, evidence=f"{written:.1f} files and {ms(cost)} a step")
 
 
 def _python_loop(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:

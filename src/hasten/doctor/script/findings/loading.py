@@ -105,8 +105,8 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         name="no-persistent-workers",
         title="the workers are started again for every pass over the data",
         where=place(loader["site"]),
-        cure=_PERSISTENT.text,
-        edit=_PERSISTENT,
+        cure=_PERSISTENT.text if loader["made"] < 2 else f"once, before the loop over the passes: {_PERSISTENT.text}",
+        edit=_PERSISTENT if loader["made"] < 2 else None,
         evidence=f"{len(again)} restarts, {ms(mean_s)} each until the first batch",
     )
 

@@ -17,7 +17,6 @@ from torch import nn
 from .exp_time import memory, versus
 from .nested import in_channels_last, mapped, tensors_in
 
-
 _BUSY = 0.3
 """Cores used by other programs from which their load changes wall times."""
 
@@ -35,7 +34,7 @@ class Net:
         self.sync: Callable[[], object] | None = torch.cuda.synchronize if self.device.type == "cuda" else None
         # Beside other programs, one thread's processor time is what its work takes; several wait for each other.
         own = others > _BUSY and self.device.type == "cpu" and torch.get_num_threads() == 1
-        self.clock = time.thread_time if own else time.perf_counter
+        self.clock = time.thread_time if own else None
 
     def copied(self) -> nn.Module:
         """Deep copy without gradients; `hooks_off` has taken the hooks of this package away meanwhile."""
@@ -60,7 +59,7 @@ def nets(session: Any) -> list[Net]:
     for module, site in session.roots:
         batch = session.last_batches.get(id(module))
         if batch is not None and any(parameter.requires_grad for parameter in module.parameters()):
-            roots.append(Net(module, site, *batch, others=session.load.get("others", 0.0)))
+            roots.append(Net(module, site, batch[0], batch[1], session.load.get("others", 0.0)))
     return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 

@@ -30,9 +30,11 @@ def versus(
     arm: Callable[[], object],
     seconds: float,
     sync: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
-    """Times of `base` and `arm` by `clock`, interleaved: medians in seconds a call, the gain of `arm`, its interval.
+    """Times of `base` and `arm`, interleaved: medians in seconds a call, the gain of `arm` and its interval.
+
+    clock: by which the rounds are timed; wall time by default.
 
     Slow calls get fewer rounds, and it ends early if no round gains `LEAST_GAIN`; "low" is 0.0 then, as too few rounds
     prove nothing. Calls that are too slow even for that give {"skipped": why, "needs_s": seconds needed}. The caller
@@ -43,8 +45,11 @@ def versus(
     begin = time.perf_counter()
     calls = (base, arm)
     # Not recorded: the first calls allocate and choose kernels.
-    first = [_timed(call, 1, sync) for call in calls]
-    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first))  # noqa: B905
+    wall = time.perf_counter
+    first = [_timed(call, 1, sync, wall) for call in calls]
+    once = max(
+        _timed(call, 1, sync, wall) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first)
+    )  # noqa: B905
     elapsed = time.perf_counter() - begin
     needs = 2 * once * FEWEST + elapsed
     if 2 * once * _HOPELESS > seconds - elapsed:
@@ -65,7 +70,7 @@ def versus(
         if passed > 2 * seconds:
             return {"skipped": f"{number} rounds took twice the time there was", "needs_s": needs}
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append(_timed(calls[which], inner, sync, clock))
+            times[which].append(_timed(calls[which], inner, sync, clock or wall))
     gain, low, high = interval(times[0], times[1])
     return {
         "base_s": statistics.median(times[0]),
@@ -78,10 +83,7 @@ def versus(
 
 
 def _timed(
-    call: Callable[[], object],
-    inner: int,
-    sync: Callable[[], object] | None,
-    clock: Callable[[], float] = time.perf_counter,
+    call: Callable[[], object], inner: int, sync: Callable[[], object] | None, clock: Callable[[], float]
 ) -> float:
     start = clock()
     for _ in range(inner):

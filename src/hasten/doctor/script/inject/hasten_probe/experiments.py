@@ -141,5 +141,5 @@ def _cycle(net: Any) -> Callable[[], object] | None:
 
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any, seconds: float) -> dict[str, Any]:
-    own = net.clock is not time.perf_counter
-    return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type, "own_clock": own}
+    known = {"site": net.site, "device": net.device.type, "own_clock": net.clock is not None}
+    return {**experiment(net, session, seconds), **known}

@@ -17,7 +17,6 @@ from .on_tensors import keep_batch
 from .session import Session
 from .sites import caller, nearest
 
-
 _FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning")
 
 
@@ -59,9 +58,10 @@ def _note(session: Session, loader: Any, site: str) -> None:
             "kind": kind,
             "own_thread": False,
             "passes": [],  # the step at which each began, and the seconds until its first batch
-            **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
+            **dict.fromkeys(("made", "batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
         }
         session.all_loaders.append(facts)
+    facts["made"] += 1
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
 
