@@ -175,7 +175,16 @@ def test_items_that_take_too_long_are_made_once_each(probe, monkeypatch):
     assert late["needs_s"] > 1.0
     assert probe.exp_data.items(session, 0.1)["kind"] == "whole", "one of some seconds is made twice all the same"
     monkeypatch.setattr(probe.exp_data, "_TWICE", 0.0)
-    assert "too long to be made twice" in probe.exp_data.items(session, 0.4)["skipped"]
+    assert "too long to be made twice" in probe.exp_data.items(session, 0.2)["skipped"]
+
+
+def test_slow_steps_leave_the_time_to_the_data(probe):
+    session = session_of(Items(wait=0.01), budget_s=6.0)
+    session.steps = [step | {"parts": {"forward": 1.0, "wait": 0.1}} for step in session.steps]
+    result = probe.experiments.run(session)
+    for name in ("autocast", "doubled_batch", "channels_last"):
+        assert (result[name]["skipped"], result[name]["needs_s"]) == ("a step computes for 1.0 s", 12.0)
+    assert set(result["workers"]["loop"]) == {"0", "1", "2"}
 
 
 def test_one_thread_beside_other_programs_is_timed_by_its_own_clock(probe):

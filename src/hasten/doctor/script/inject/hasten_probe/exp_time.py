@@ -47,9 +47,9 @@ def versus(
     # Not recorded: the first calls allocate and choose kernels.
     wall = time.perf_counter
     first = [_timed(call, 1, sync, wall) for call in calls]
-    once = max(
-        _timed(call, 1, sync, wall) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first)
-    )  # noqa: B905
+    if 6 * sum(first) < seconds:
+        first = [_timed(call, 1, sync, wall) for call in calls]
+    once = max(first)
     elapsed = time.perf_counter() - begin
     needs = 2 * once * FEWEST + elapsed
     if 2 * once * _HOPELESS > seconds - elapsed:

@@ -35,6 +35,11 @@ LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
 """Share of these parts that a working cure saves; by default a tenth."""
 ALWAYS = ("items", "conv_bias")
 """Experiments whose observation is worth reporting even without a gain or time to measure it."""
+TIMED = ("doubled_batch", "autocast", "channels_last")
+"""Experiments that compare two ways of a step, whose time is the data's where a step is slow."""
+_COMPUTE = ("forward", "backward")
+_CALLS_AT_LEAST, _CALLS_WANTED = 8, 12
+"""Steps of such a comparison until it can be given up as one without a gain, and for a result."""
 NOTHING = 0.02
 """Largest possible gain, as a share of a step, below which an experiment isn't worth its time."""
 
@@ -63,6 +68,13 @@ def run(session: Any) -> dict[str, Any]:
             results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
             del calls[name]
         total = sum(SHARES[name] for name in calls)
+        compute_s = statistics.fmean(sum(step["parts"].get(part, 0.0) for part in _COMPUTE) for step in steps)
+        for name in [name for name in TIMED if name in calls]:
+            if 0 < session.budget_s * SHARES[name] < _CALLS_AT_LEAST * compute_s * total:
+                why = f"a step computes for {compute_s:.1f} s"
+                results[name] = {"skipped": why, "needs_s": _CALLS_WANTED * compute_s}
+                del calls[name]
+        total = sum(SHARES[name] for name in calls)
         for name, call in calls.items():
             remaining = session.budget_s - (time.perf_counter() - begin)
             share = remaining * SHARES[name] / max(total, 1e-9)
@@ -70,9 +82,8 @@ def run(session: Any) -> dict[str, Any]:
             if remaining > 0.2 or name in ALWAYS:
                 results[name] = _tried(call, max(0.0, share))
             else:
-                # Some rounds of a step in two ways.
-                needs_s = max(2.0, 12 * statistics.fmean(step["seconds"] for step in steps))
-                results[name] = {"skipped": "no time left", "needs_s": needs_s}
+                step_s = statistics.fmean(step["seconds"] for step in steps)
+                results[name] = {"skipped": "no time left", "needs_s": max(2.0, _CALLS_WANTED * step_s)}
         for name in SHARES:
             results.setdefault(name, {"skipped": reason})
     if reason:
