@@ -67,7 +67,7 @@ class Finding:
     gain: float | None = None
     """Predicted speed-up of the training once cured, such as 1.5; None if unknown."""
     interval: tuple[float, float] | None = None
-    """That holds the gain with about 95 % confidence; None if its measurement was not repeated."""
+    """Ends of what holds the gain with about 95 % confidence; None if its measurement was not repeated."""
     level: Level = "finding"
 
 

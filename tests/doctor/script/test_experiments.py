@@ -262,8 +262,23 @@ class Slow(Items):
         return torch.full((4,), float(index + start))
 
 
-def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
-    result = probe.exp_data.items(session_of(Slow()), 60.0)
+class SlowWithItsOwn(Slow):
+    """Draws from a generator of its transform's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.transform = SimpleNamespace(steps=[SimpleNamespace(rng=np.random.default_rng(0))])
+
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        start = self.transform.steps[0].rng.integers(4)
+        time.sleep(0.005)
+        return torch.full((4,), float(index + start))
+
+
+@pytest.mark.parametrize("dataset", [Slow(), SlowWithItsOwn()])
+def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe, dataset):
+    result = probe.exp_data.items(session_of(dataset), 60.0)
     assert result["kind"] == "before-draw"
     assert result["cached_s"] >= 0.03
 

@@ -115,7 +115,7 @@ class ProcessRecord:
         return replace(found, where=place(site), cost_s=cost_s, **more)
 
     def _interval(self, part: str, saved_s: float) -> tuple[float, float] | None:
-        """Of the gain by `saved_s` of a part that takes `part(name)`: two standard errors of its share of the time."""
+        """Interval of the gain by `saved_s` of a part: two standard errors of its share of the time, to each side."""
         steps, mean_s = self.measured, self.part(part)
         if len(steps) < LEAST or mean_s <= 0:
             return None

@@ -56,7 +56,7 @@ class StepTimes:
         return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
     def gain(self, saved_s: float) -> float:
-        """Of a step whose compute takes `saved_s` less."""
+        """Gain of a step whose compute takes `saved_s` less."""
         return min(20.0, self.step_s / self.after(saved_s=saved_s))
 
     def with_rare(self, gain: float) -> float:

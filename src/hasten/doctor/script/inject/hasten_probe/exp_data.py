@@ -262,7 +262,7 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
     """Result for an item that draws random numbers: the work before the first draw gives the same result each time."""
     early, shares, begin = [], [], time.perf_counter()
     for index in indices:
-        with _first_draw() as draws:
+        with _first_draw(list(_generators(vars(dataset)))) as draws:
             start = time.perf_counter()
             dataset[index]
             elapsed = time.perf_counter() - start
@@ -277,13 +277,30 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
     return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(early)}
 
 
+def _generators(value: Any, depth: int = 2) -> Iterator[Any]:
+    """NumPy's generators among nested values and, to some depth, the attributes of objects."""
+    for each in leaves(value):
+        if hasattr(each, "bit_generator"):
+            yield each
+        elif depth and hasattr(each, "__dict__") and not isinstance(each, type):
+            yield from _generators(vars(each), depth - 1)
+
+
 @contextlib.contextmanager
-def _first_draw() -> Iterator[list[float]]:
-    """Time of the first random number drawn inside, from Python's, NumPy's or torch's global functions or objects."""
+def _first_draw(generators: list[Any]) -> Iterator[list[float]]:
+    """Time of the first random number drawn inside, from Python's, NumPy's or torch's global functions or objects.
+
+    generators: NumPy's, whose draws show in their states only.
+    """
+    before = [repr(each.bit_generator.state) for each in generators]
     numpy, draws = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
     names = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "uniform_", "normal_"}
 
     def watch(frame: Any, event: str, function: Any) -> None:
+        if draws or event not in ("c_call", "c_return", "call", "return"):
+            return
+        if any(repr(each.bit_generator.state) != state for each, state in zip(generators, before)):  # noqa: B905
+            draws.append(time.perf_counter())
         if event != "c_call" or draws:
             return
         owner = getattr(function, "__self__", None)
@@ -301,7 +318,8 @@ def _first_draw() -> Iterator[list[float]]:
     # The profiler doesn't see NumPy's functions, so they are replaced here.
     holder = numpy.random if numpy is not None else None
     functions = vars(holder).items() if holder is not None else ()
-    originals = {name: each for name, each in functions if callable(each) and hasattr(each, "__self__")}
+    drawing = ((name, each) for name, each in functions if name == "default_rng" or hasattr(each, "__self__"))
+    originals = {name: each for name, each in drawing if callable(each)}
     previous = sys.getprofile()
     try:
         for name, each in originals.items():

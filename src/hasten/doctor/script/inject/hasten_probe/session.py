@@ -148,7 +148,7 @@ class Session:
         self.limited = False
         """Whether Lightning's passes are short ones."""
         self.engines: list[Any] = []
-        """Of ignite, those that run now; the innermost is last."""
+        """Engines of ignite that run now; the innermost is last."""
         self.rounds = 0
         """Passes that ended early."""
         self.round_from = self.steps_wanted // 2
@@ -156,7 +156,7 @@ class Session:
         self.round_share = 1.0
         """Share of its pass for which what happens in this step, beside the step itself, counts."""
         self.round_late = 1.0
-        """The same of the next step."""
+        """Share of the next step."""
         self.added_s = 0.0
         """Seconds of this step that were not waited for, as its validation ended early."""
         self.written: set[str] = set()
