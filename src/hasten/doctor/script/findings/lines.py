@@ -19,6 +19,10 @@ EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
 """Mean number of times a file is opened from which it counts as read again and again."""
+LOOP_STEPS = 2
+"""Steps in which the operations of loops are counted."""
+MANY = 64
+"""Operations of a loop in a step from which it is told although it takes little time here."""
 COPIES = 8
 """Copies in a validation round from which maps count as copied one by one."""
 HOST = (
@@ -72,9 +76,10 @@ def find(record: ProcessRecord) -> list[Finding]:
             if place(site) in places:
                 continue
             matches = list(_plot(record, site, packages)) or list(_metric(record, site, packages, where))
-            if where == "step":
-                matches += _python_loop(record, site, packages)
-                matches = matches or list(_loading(record, site, packages))
+            loops = list(_python_loop(record, site, packages)) if where == "step" else []
+            if where == "step" and not (matches or any(each.level == "finding" for each in loops)):
+                matches = list(_loading(record, site, packages))
+            matches += loops
             findings += matches
             places |= {finding.where for finding in matches}
     return findings + [each for each in _copied_maps(record) if each.where not in places]
@@ -112,10 +117,11 @@ def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[
 
 
 def _python_loop(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
+    """A note where a loop costs little here, but launches many kernels."""
     cost = _cost(record, sum(packages.values()))
-    count = sum(each["count"] for each in record.listed("loops") if each["site"] == site)
-    if cost is not None and count:
-        evidence = f"{count} operations by instructions that a step repeats; {ms(cost)} a step"
+    count = sum(each["count"] for each in record.listed("loops") if each["site"] == site) / LOOP_STEPS
+    if count >= (MANY if cost is None else 1):
+        evidence = f"{count:.0f} operations a step by instructions that it repeats"
         yield _finding(record, cost, _PYTHON_LOOP, site, evidence=evidence)
 
 
