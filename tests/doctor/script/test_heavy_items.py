@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.doctor.finding import Finding
-from hasten.doctor.script.findings.loading import heavy_items
+from hasten.doctor.script.findings.loading import find, heavy_items
 from hasten.doctor.script.records import as_record
 from hasten.doctor.script.time_split import contended_s, split_of
 from hasten.doctor.time_split import diagnose
@@ -97,3 +97,11 @@ def test_work_of_workers_is_known_from_their_processor_time():
     (result,) = heavy_items(without_experiments(num_workers=1, fetches=0), [])
     assert "the workers compute 300 ms a step" in result.evidence
     assert result.cost_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("workers", "cpu", "named"), [(4, 0.1, ["many-workers"]), (1, 0.1, []), (4, 0.27, [])])
+def test_more_workers_than_cores_that_keep_the_training_from_its_own_are_a_note(workers, cpu, named):
+    one = record(cpu=cpu)
+    known = {"own_thread": False, "prefetch_factor": 2, "pin_memory": True, "persistent_workers": True, "passes": []}
+    one.raw["loaders"][0].update(num_workers=workers, **known)
+    assert [(each.name, each.level) for each in find(one)] == [(name, "note") for name in named]

@@ -261,7 +261,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
     name, title = too_few(now)
     if best < now:
-        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
+        name, title = too_many(now, cores)
     cure, edit = with_workers(best)
     return Finding(
         name=name,
@@ -297,6 +297,11 @@ def too_few(workers: int) -> tuple[str, str]:
     if workers == 0:
         return "no-workers", "the loader reads in the training's own process, which waits for each batch"
     return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
+
+
+def too_many(workers: int, cores: int) -> tuple[str, str]:
+    """Name and title."""
+    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
 
 
 def items(results: Results, step: StepTimes) -> Finding | None:

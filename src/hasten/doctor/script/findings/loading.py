@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
+from hasten.doctor.script.findings.experiments import (
+    LOADERS,
+    measured_loops,
+    step_of,
+    too_few,
+    too_many,
+    with_workers,
+)
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
@@ -43,7 +50,7 @@ _UNPINNED_MEMORY = Finding(
 def find(record: ProcessRecord) -> Iterator[Finding]:
     """no-workers, no-prefetch and unpinned-memory of the training's loaders, no-persistent-workers of all."""
     for loader in record.training_loaders:
-        for rule in (_workers, _prefetch, _pinned):
+        for rule in (_workers, _many_workers, _prefetch, _pinned):
             yield from rule(record, loader)
     for loader in record.listed("loaders"):
         yield from _persistent(record, loader)
@@ -72,6 +79,16 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
         level="note" if measured or wait < WAITS * step_s else "finding",
     )
+
+
+def _many_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    """A note from the time that the training waits for a core; where other numbers were measured they decide."""
+    workers, cores, lost_s = loader["num_workers"] or 0, int(record.raw.get("cores") or 1), contended_s(record)
+    if workers <= cores or lost_s < WAITS * record.train_s:
+        return
+    found = Finding(*too_many(workers, cores), *with_workers(cores))
+    evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have"
+    yield record.finding(found, loader["site"], evidence=evidence, cost_s=lost_s, level="note", gain=None)
 
 
 def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
