@@ -194,7 +194,8 @@ def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:
     alone, fetches = tried.get("seconds") or {}, loader.get("fetches")
     if fetches:
         parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
-        return statistics.fmean(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
+        # Of most steps: the batches of a validation are in that of one.
+        return statistics.median(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
     if alone.get("0"):
         work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
         return work_s, f"a batch takes {ms(max(alone.values()))} to make"
