@@ -76,10 +76,10 @@ def find(record: ProcessRecord) -> list[Finding]:
             if place(site) in places:
                 continue
             matches = list(_plot(record, site, packages)) or list(_metric(record, site, packages, where))
-            loops = list(_python_loop(record, site, packages)) if where == "step" else []
-            if where == "step" and not (matches or any(each.level == "finding" for each in loops)):
-                matches = list(_loading(record, site, packages))
-            matches += loops
+            if where == "step" and not matches:
+                loops = list(_python_loop(record, site, packages))
+                costly = any(each.level == "finding" for each in loops)
+                matches = loops + ([] if costly else list(_loading(record, site, packages)))
             findings += matches
             places |= {finding.where for finding in matches}
     return findings + [each for each in _copied_maps(record) if each.where not in places]

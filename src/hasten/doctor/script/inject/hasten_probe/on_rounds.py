@@ -69,7 +69,8 @@ def ends_early(session: Session, facts: dict[str, Any]) -> bool:
     is_training = is_training and session.index - this["step"] >= _LEAST_STEPS
     if session.validating is not None and not is_training:
         return share < 1 and _validation_ends(session, this["at"], share)
-    if share > _MOST or session.index < session.round_from or len(facts["passes"]) > 2:
+    begun = {each["step"] for each in facts["passes"]}  # A validation on the training cases begins with no other step.
+    if share > _MOST or session.index < session.round_from or len(begun) > 2:
         return False
     engine = _engine(session)
     if not is_training or not (engine or _in_for_loop()):
