@@ -222,6 +222,14 @@ def test_idle_biases_are_a_note():
     assert names(tried(0.2, conv_bias=more | {"difference": 0.2})) == []
 
 
+def test_one_thread_is_judged_by_its_processor_time_beside_other_programs():
+    """Half of the wall time is its own: 40 ms of 80 ms of a step of 200 ms are saved, for sure."""
+    own = arm(2.0, base_s=0.04, dtype="bfloat16") | {"own_clock": True, "slowed": 2.0}
+    result = only(tried(0.2, others=1.0, autocast=own))
+    assert (result.level, result.cost_s, result.gain) == ("finding", pytest.approx(0.04), pytest.approx(1.25))
+    assert "40.0 ms of processor time now" in result.evidence
+
+
 def test_a_busy_machine_makes_notes_of_all_but_the_gross():
     small = {"autocast": arm(1.5, dtype="bfloat16")}
     assert only(tried(0.2, **small)).level == "finding"

@@ -170,8 +170,9 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
 
 def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) -> Finding | None:
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
-    saved_s = arm["base_s"] - arm["arm_s"]
-    gain, low, high = (step.gain(arm["base_s"] * (1 - 1 / arm[end])) for end in ("gain", "low", "high"))
+    base_s = arm["base_s"] * arm.get("slowed", 1.0)
+    saved_s, *ends = (base_s * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
+    gain, low, high = (step.gain(each) for each in (saved_s, *ends))
     if gain < LEAST:
         return None
     clock = " of processor time" if arm.get("own_clock") else ""
@@ -215,7 +216,7 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
 
 def _doubled(step: StepTimes, arm: dict[str, Any], end: str) -> float:
     """Gain of the step in samples by one of twice as many, at an end of what was measured of its compute."""
-    more = arm["base_s"] * (2 / arm[end] - 1)
+    more = arm["base_s"] * arm.get("slowed", 1.0) * (2 / arm[end] - 1)
     after = step.step_s + max(0.0, more)
     if step.batch_s is not None:
         after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)

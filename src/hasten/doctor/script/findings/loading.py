@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings.experiments import (
-    LOADERS,
-    measured_loops,
-    step_of,
-    too_few,
-    too_many,
-    with_workers,
-)
+from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, too_many, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s

@@ -57,6 +57,8 @@ def versus(
     remaining = seconds - elapsed
     inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(remaining / (2 * FEWEST * max(once, 1e-9)))))
     times: tuple[list[float], list[float]] = ([], [])
+    clock = clock or wall
+    started = wall(), clock()
     for number in range(MOST):
         passed = time.perf_counter() - begin
         if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < LEAST_GAIN:
@@ -70,7 +72,7 @@ def versus(
         if passed > 2 * seconds:
             return {"skipped": f"{number} rounds took twice the time there was", "needs_s": needs}
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append(_timed(calls[which], inner, sync, clock or wall))
+            times[which].append(_timed(calls[which], inner, sync, clock))
     gain, low, high = interval(times[0], times[1])
     return {
         "base_s": statistics.median(times[0]),
@@ -79,6 +81,8 @@ def versus(
         "low": low if len(times[0]) >= FEWEST else 0.0,
         "high": high,
         "rounds": len(times[0]),
+        # Wall seconds of a second of the clock: those of a step are wall seconds.
+        "slowed": (wall() - started[0]) / max(clock() - started[1], 1e-9),
     }
 
 
