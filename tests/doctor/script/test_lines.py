@@ -55,7 +55,6 @@ LOADER = {"training": STEPS}
         ({"lines": [line(0.2, "sklearn") | {"read": False}], "loaders": [LOADER]}, ["no-workers"]),
         ({"lines": [line(0.2, "torch")], "loops": [{"site": SITE, "count": 64}]}, ["python-loop"]),
         ({"lines": [line(0.05, "torch")], "loops": [{"site": SITE, "count": 64}]}, []),
-        ({"lines": [line(0.05, "torch")], "loops": [{"site": SITE, "count": 128}]}, ["python-loop"]),
         ({"lines": [line(0.2, "PIL")], "calls": [call("written", 80)]}, ["sync-plot"]),
         ({"lines": [line(0.2, "PIL")], "calls": [call("written", 2)]}, ["no-workers"]),
     ],

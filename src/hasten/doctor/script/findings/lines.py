@@ -21,8 +21,6 @@ AGAIN = 1.5
 """Mean number of times a file is opened from which it counts as read again and again."""
 LOOP_STEPS = 2
 """Steps in which the operations of loops are counted."""
-MANY = 64
-"""Operations of a loop in a step from which it is told although it takes little time here."""
 COPIES = 8
 """Copies in a validation round from which maps count as copied one by one."""
 HOST = (
@@ -77,9 +75,7 @@ def find(record: ProcessRecord) -> list[Finding]:
                 continue
             matches = list(_plot(record, site, packages)) or list(_metric(record, site, packages, where))
             if where == "step" and not matches:
-                loops = list(_python_loop(record, site, packages))
-                costly = any(each.level == "finding" for each in loops)
-                matches = loops + ([] if costly else list(_loading(record, site, packages)))
+                matches = list(_python_loop(record, site, packages)) or list(_loading(record, site, packages))
             findings += matches
             places |= {finding.where for finding in matches}
     return findings + [each for each in _copied_maps(record) if each.where not in places]
@@ -117,11 +113,10 @@ def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[
 
 
 def _python_loop(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
-    """A note where a loop costs little here, but launches many kernels."""
     cost = _cost(record, sum(packages.values()))
     count = sum(each["count"] for each in record.listed("loops") if each["site"] == site) / LOOP_STEPS
-    if count >= (MANY if cost is None else 1):
-        evidence = f"{count:.0f} operations a step by instructions that it repeats"
+    if cost is not None and count:
+        evidence = f"{count:.0f} operations and {ms(cost)} a step by instructions that it repeats"
         yield _finding(record, cost, _PYTHON_LOOP, site, evidence=evidence)
 
 
