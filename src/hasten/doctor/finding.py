@@ -66,6 +66,8 @@ class Finding:
     """Seconds it takes in a training step (rare events are spread over the steps); None if not measured."""
     gain: float | None = None
     """Predicted speed-up of the training once cured, such as 1.5; None if unknown."""
+    interval: tuple[float, float] | None = None
+    """Ends of what holds the gain with about 95 % confidence; None if its measurement was not repeated."""
     level: Level = "finding"
 
 

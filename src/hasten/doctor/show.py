@@ -48,8 +48,13 @@ def _amounts(finding: Finding) -> str:
     if finding.level == "note":
         return ""
     cost = "" if finding.cost_s is None else f"costs {ms(finding.cost_s)} a step"
-    gain = f"predicted {finding.gain:.2f} times as fast without it" if (finding.gain or 0.0) >= 1.005 else ""
-    return ", ".join(filter(None, (cost, gain)))
+    gain = finding.gain or 0.0
+    faster = f"predicted {gain:.2f} times as fast{_interval(finding)} without it" if gain >= 1.005 else ""
+    return ", ".join(filter(None, (cost, faster)))
+
+
+def _interval(finding: Finding) -> str:
+    return f" ({finding.interval[0]:.2f} to {finding.interval[1]:.2f})" if finding.interval else ""
 
 
 def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -74,7 +79,7 @@ def findings_section(findings: Sequence[Finding], none: str) -> Section:
 def _row(group: Sequence[Finding]) -> tuple[str, ...]:
     finding = group[0]
     note = "" if finding.level == "finding" else "Note: "
-    gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
+    gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×{_interval(finding)}"
     cost = "" if finding.cost_s is None or note else whole(ms(finding.cost_s))
     cure = "\n".join([finding.cure, *(line for each in group for line in each.diff)])
     evidence = () if _small(finding) else dict.fromkeys(one.evidence for one in group if one.evidence)

@@ -75,6 +75,7 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
         steps=[{"round": 1.0, "seconds": 0.02, "parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         finished=False,
+        load={},
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
         shapes={},
         autocast={"": 5},
@@ -167,12 +168,37 @@ def test_workers_of_a_dataset_that_waits(probe):
     assert multiprocessing.active_children() == []
 
 
-def test_items_that_take_too_long_are_made_once_each(probe):
+def test_items_that_take_too_long_are_made_once_each(probe, monkeypatch):
     session = session_of(Items(wait=0.3))
     late = probe.exp_data.workers(session, 1.0)
     assert late["skipped"].startswith("a batch takes")
     assert late["needs_s"] > 1.0
-    assert "too long to be made twice" in probe.exp_data.items(session, 0.4)["skipped"]
+    assert probe.exp_data.items(session, 0.1)["kind"] == "whole", "one of some seconds is made twice all the same"
+    monkeypatch.setattr(probe.exp_data, "_TWICE", 0.0)
+    assert "too long to be made twice" in probe.exp_data.items(session, 0.2)["skipped"]
+
+
+def test_slow_steps_leave_the_time_to_the_data(probe):
+    session = session_of(Items(wait=0.01), budget_s=6.0)
+    session.steps = [step | {"parts": {"forward": 1.0, "wait": 0.1}} for step in session.steps]
+    result = probe.experiments.run(session)
+    for name in ("autocast", "doubled_batch", "channels_last"):
+        assert (result[name]["skipped"], result[name]["needs_s"]) == ("a step computes for 1.0 s", 12.0)
+    assert set(result["workers"]["loop"]) == {"0", "1", "2"}
+
+
+def test_one_thread_beside_other_programs_is_timed_by_its_own_clock(probe):
+    session = session_of()
+    session.load = {"others": 1.0}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert next(iter(probe.exp_net.nets(session))).clock is time.thread_time
+        torch.set_num_threads(2)
+        assert next(iter(probe.exp_net.nets(session))).clock is None
+    finally:
+        torch.set_num_threads(threads)
+    assert next(iter(probe.exp_net.nets(session_of()))).clock is None
 
 
 def test_workers_that_can_not_be_tried(probe):
@@ -236,8 +262,23 @@ class Slow(Items):
         return torch.full((4,), float(index + start))
 
 
-def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
-    result = probe.exp_data.items(session_of(Slow()), 60.0)
+class SlowWithItsOwn(Slow):
+    """Draws from a generator of its transform's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.transform = SimpleNamespace(steps=[SimpleNamespace(rng=np.random.default_rng(0))])
+
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        start = self.transform.steps[0].rng.integers(4)
+        time.sleep(0.005)
+        return torch.full((4,), float(index + start))
+
+
+@pytest.mark.parametrize("dataset", [Slow(), SlowWithItsOwn()])
+def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe, dataset):
+    result = probe.exp_data.items(session_of(dataset), 60.0)
     assert result["kind"] == "before-draw"
     assert result["cached_s"] >= 0.03
 

@@ -14,7 +14,8 @@ from hasten.doctor.time_split import diagnose
 STEPS = 20
 SITE = "/s/train.py:10"
 PAGEABLE = {"count": 38, "pinned": 0, "seconds": 0.1}
-RESTARTED = {"passes": [{"step": step, "start_s": 0.2} for step in (0, 5, 9)]}
+FIRST = {"step": 0, "start_s": 0.2, "batches": 4}
+RESTARTED = {"passes": [FIRST | {"step": step} for step in (0, 5, 9)]}
 VALIDATION = {"step": 9, "site": SITE, "seconds": 0.7}
 
 
@@ -24,11 +25,12 @@ def loader(**known):
         "own_thread": False,
         "batches": 15,
         "wait_s": 0.015,
-        "passes": [{"step": 0, "start_s": 0.2}],
+        "passes": [FIRST],
         "items_s": 0.1,
         "collate_s": 0.02,
         "fetches": 19,
         "training": STEPS,
+        "made": 1,
         "num_workers": 2,
         "pin_memory": True,
         "prefetch_factor": 2,
@@ -132,11 +134,7 @@ def test_found_at_its_place(raw, result):
         {"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0, training=1)]},
         {"parts": {"wait": 0.02}},
         {"loaders": [loader(persistent_workers=False)]},
-        {
-            "loaders": [
-                loader(persistent_workers=False, passes=[{"step": 0, "start_s": 0.2}, {"step": 9, "start_s": 0.01}])
-            ]
-        },
+        {"loaders": [loader(persistent_workers=False, passes=[FIRST, FIRST | {"start_s": 0.01}])]},
         {"loaders": [loader(pin_memory=False)]},
         {"cuda": True, "loaders": [loader(pin_memory=False)], "copies": {"count": 0, "pinned": 0, "seconds": 0.0}},
         {"cuda": True, "reads": [reads(steps=4, device="cuda")]},

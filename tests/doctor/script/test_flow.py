@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,8 @@ def followed(monkeypatch):
 
     def run(step):
         line = SimpleNamespace(stack=["overhead"])
-        session = SimpleNamespace(index=1, live=lambda: True, validating=None, hooked={}, line=line)
+        session = SimpleNamespace(index=1, live=lambda: True, validating=None, hooked={}, line=line, depth=0)
+        session.loop_code, session.row = None, lambda table, site: run.loops.setdefault(site, Counter())
         following = flow.Flow(session)
         try:
             for session.index in (1, 2):
@@ -30,6 +32,7 @@ def followed(monkeypatch):
             needless = following.needless()
         return [module for module, _ in needless]
 
+    run.loops = {}
     yield run
     for name in [name for name in sys.modules if name.startswith("hasten_probe")]:
         del sys.modules[name]
@@ -104,3 +107,25 @@ def test_nothing_is_left_behind(followed, nets):
     followed(lambda use: nets[0](torch.rand(3, 4)))
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_a_python_loop_is_counted_where_it_runs_and_not_in_networks_or_for_few(followed, nets):
+    class Looped(nn.Linear):
+        def forward(self, scores):
+            return torch.stack([super(Looped, self).forward(scores[number]) for number in range(9)])
+
+    network = Looped(4, 4)
+
+    def overlap(scores, most):
+        return sum((scores[number] > 0.5).sum() for number in range(most))
+
+    def step(use):
+        scores = network(torch.rand(9, 4))
+        use([(scores[number] > 0.5).sum() for number in range(7)])
+        use(overlap(scores, 9))
+        _trained(use, scores.mean())
+
+    assert followed(step) == []
+    ((site, counts),) = followed.loops.items()
+    assert site.startswith(__file__)
+    assert counts["count"] == 2 * 4 * 9, "indexing, comparing, summing and adding, in both steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.doctor.finding import Finding
-from hasten.doctor.script.findings.loading import heavy_items
+from hasten.doctor.script.findings.loading import find, heavy_items
 from hasten.doctor.script.records import as_record
 from hasten.doctor.script.time_split import contended_s, split_of
 from hasten.doctor.time_split import diagnose
@@ -73,3 +73,35 @@ def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
     slow = record(wait=0.28, measured={"0": 0.5, "1": 0.5, "2": 0.26})
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
     assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
+
+
+def without_experiments(items_s=1.9, work_s=0.1, **loader):
+    """20 batches waited for in the process itself."""
+    first = record(wait=0.1)
+    steps = [step | {"wait_cpu": work_s} for step in first.raw["steps"]]
+    known = {"num_workers": 0, "fetches": 20, "items_s": items_s, "collate_s": 0.1, "own_thread": False} | loader
+    loaders = [first.raw["loaders"][0] | known]
+    raw = first.raw | {"steps": steps, "loaders": loaders, "experiments": {"skipped": "no time left"}}
+    return as_record(raw if loaders[0]["num_workers"] else raw | {"load": {}})
+
+
+def test_items_that_were_timed_in_the_process_need_no_experiment():
+    (result,) = heavy_items(without_experiments(), [])
+    assert (result.name, result.level, result.cost_s) == ("heavy-items", "finding", pytest.approx(0.1))
+    assert "95.0 ms for its items and 5.0 ms to collate" in result.evidence
+    assert result.interval == pytest.approx((1.5, 1.5)), "each step waits as long"
+    assert heavy_items(without_experiments(work_s=0.01), []) == [], "they wait, which workers hide"
+
+
+def test_work_of_workers_is_known_from_their_processor_time():
+    (result,) = heavy_items(without_experiments(num_workers=1, fetches=0), [])
+    assert "the workers compute 300 ms a step" in result.evidence
+    assert result.cost_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("workers", "cpu", "named"), [(4, 0.1, ["many-workers"]), (1, 0.1, []), (4, 0.27, [])])
+def test_more_workers_than_cores_that_keep_the_training_from_its_own_are_a_note(workers, cpu, named):
+    one = record(cpu=cpu)
+    known = {"own_thread": False, "prefetch_factor": 2, "pin_memory": True, "persistent_workers": True, "passes": []}
+    one.raw["loaders"][0].update(num_workers=workers, **known)
+    assert [(each.name, each.level) for each in find(one)] == [(name, "note") for name in named]

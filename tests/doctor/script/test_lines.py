@@ -30,6 +30,9 @@ def call(kind, count=20, seconds=0.0):
     return {"kind": kind, "site": SITE, "count": count, "seconds": seconds}
 
 
+LOADER = {"training": STEPS}
+
+
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
@@ -48,6 +51,12 @@ def call(kind, count=20, seconds=0.0):
         ({"lines": [line(0.2, "")], "reads": [read(4096)]}, ["host-metric"]),
         ({"lines": [line(0.2, "")], "reads": [read(1)]}, []),
         ({"lines": [line(0.2, "scipy", "validation")]}, ["host-metric"]),
+        ({"lines": [line(0.2, "sklearn") | {"read": True}], "loaders": [LOADER]}, ["host-metric"]),
+        ({"lines": [line(0.2, "sklearn") | {"read": False}], "loaders": [LOADER]}, ["no-workers"]),
+        ({"lines": [line(0.2, "torch")], "loops": [{"site": SITE, "count": 64}]}, ["python-loop"]),
+        ({"lines": [line(0.05, "torch")], "loops": [{"site": SITE, "count": 64}]}, []),
+        ({"lines": [line(0.2, "PIL")], "calls": [call("written", 80)]}, ["sync-plot"]),
+        ({"lines": [line(0.2, "PIL")], "calls": [call("written", 2)]}, ["no-workers"]),
     ],
 )  # fmt: skip
 def test_a_line_is_named_for_what_it_does(raw, named):

@@ -215,6 +215,75 @@ def test_lightnings_passes_are_short_as_well(tmp_path: Path) -> None:
     assert record.listed("saves")
 
 
+IGNITE = """
+import torch
+from ignite.engine import Engine, Events
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(*torch.rand(2, 400, 1, 8, 8)), batch_size=4)
+rest = DataLoader(TensorDataset(*torch.rand(2, 40, 1, 8, 8)), batch_size=4)
+network = torch.nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+def train(engine, batch):
+    (network(batch[0]) - batch[1]).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def validate(engine, batch):
+    network.eval()
+    network(batch[0])
+    network.train()
+
+trainer, evaluator = Engine(train), Engine(validate)
+trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(rest))
+trainer.add_event_handler(Events.EXCEPTION_RAISED, lambda error: print("failed"))
+trainer.add_event_handler(Events.COMPLETED, lambda: print("completed"))
+trainer.run(loader, max_epochs=9)
+print("went on")
+"""
+
+
+def test_passes_of_ignite_are_short_and_its_engines_end_without_an_error(tmp_path: Path) -> None:
+    report = watched(tmp_path, IGNITE, steps=24)
+    record = report.run.records[0]
+    assert (report.run.exit_code, report.run.output) == (0, "")
+    assert [step["round"] for step in record.listed("steps") if step["round"] < 1] == [0.12, 0.06]
+    assert [(each["step"], each["passes"]) for each in record.listed("validations")] == [(12, 10), (18, 10)]
+    assert "validation-graph" in {each.name for each in report.findings}
+
+
+ACCELERATE = """
+import accelerate
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+network = torch.nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(*torch.rand(2, 400, 1, 8, 8)), batch_size=4)
+accelerator = accelerate.Accelerator(cpu=True)
+network, optimizer, batches = accelerator.prepare(network, optimizer, loader)
+for epoch in range(9):
+    for image, label in batches:
+        accelerator.backward((network(image) - label).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        network(torch.rand(1, 1, 8, 8))
+"""
+
+
+def test_passes_of_accelerate_are_short_with_the_batch_that_it_has_ahead(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    record = watched(tmp_path, ACCELERATE, steps=24).run.records[0]
+    shares = [step["round"] for step in record.listed("steps")]
+    (first, *_) = rounds = [each["step"] for each in record.listed("validations")]
+    assert len(rounds) == 2
+    assert shares[first] == shares[first - 1] == pytest.approx(first / 100, abs=0.02)
+    (loader,) = record.training_loaders
+    assert loader["site"].endswith(":8"), "the script's own line"
+
+
 def test_a_long_validation_ends_early_and_counts_whole(tmp_path: Path) -> None:
     slow = "    for image, label in rest:\n        __import__('time').sleep(0.4)\n"
     text = HEALTHY.replace(DATA, LONG).replace("     for image, label in rest:\n", "     " + slow.lstrip())

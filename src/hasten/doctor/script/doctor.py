@@ -94,7 +94,7 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
     findings += algorithms.parallel(records)
     if first.experiments:
         findings += experiments.find(first)
-        findings += loading.heavy_items(first, findings)
+    findings += loading.heavy_items(first, findings)
     by_place: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         # Of several with one name and place, a proven finding replaces a note.
@@ -140,6 +140,8 @@ def untried(run: ScriptRun) -> list[str]:
     results = {name: tried.get(name) or {} for name in _EXPERIMENTS}
     failed = {name: one["error"] for name, one in results.items() if "error" in one}
     texts = [f"not tried   {_EXPERIMENTS[name]}: it failed ({error})" for name, error in failed.items()]
+    if tried.get("without_network"):
+        texts.append(f"not tried   other settings of the network: {tried['without_network']}")
     late = {name: one for name, one in results.items() if "needs_s" in one}
     for name, one in late.items():
         texts.append(f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s")

@@ -55,6 +55,14 @@ class StepTimes:
             return max(self.step_s - saved_s, 0.05 * self.step_s)
         return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
+    def gain(self, saved_s: float) -> float:
+        """Gain of a step whose compute takes `saved_s` less."""
+        return min(20.0, self.step_s / self.after(saved_s=saved_s))
+
+    def with_rare(self, gain: float) -> float:
+        """The gain of the whole training time of a gain of the step."""
+        return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
+
 
 def find(record: ProcessRecord) -> list[Finding]:
     """Findings of the experiments of a record; none where none was made.
@@ -65,16 +73,29 @@ def find(record: ProcessRecord) -> list[Finding]:
     step, results = step_of(record), record.experiments
     if step is None:
         return []
-    rules = (workers, items, _autocast, _layout, _batch, _biases)
-    others = results.get("others") or 0.0
-    return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
+    rules = {
+        "workers": workers,
+        "items": items,
+        "autocast": _autocast,
+        "channels_last": _layout,
+        "doubled_batch": _batch,
+        "conv_bias": _biases,
+    }
+    findings = []
+    for name, rule in rules.items():
+        finding, own_clock = rule(results, step), (results.get(name) or {}).get("own_clock")
+        if finding is not None:
+            findings.append(_tempered(finding, step, 0.0 if own_clock else results.get("others") or 0.0))
+    return findings
 
 
 def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
     """The finding with its gain on the whole training time, as a note if a busy machine makes it doubtful."""
     if finding.gain is not None and step.rare_s:
-        gain = (step.step_s + step.rare_s) / (step.step_s / finding.gain + step.rare_s)
-        finding = replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
+        gain, interval = step.with_rare(finding.gain), finding.interval
+        if interval is not None:
+            interval = step.with_rare(interval[0]), step.with_rare(interval[1])
+        finding = replace(finding, gain=gain, interval=interval, level="note" if gain < LEAST else finding.level)
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
     evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
@@ -149,16 +170,20 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
 
 def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) -> Finding | None:
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
-    saved_s = arm["base_s"] - arm["arm_s"]
-    gain = min(20.0, step.step_s / step.after(saved_s=saved_s))
+    base_s = arm["base_s"] * arm.get("slowed", 1.0)
+    saved_s, *ends = (base_s * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
+    gain, low, high = (step.gain(each) for each in (saved_s, *ends))
     if gain < LEAST:
         return None
+    clock = " of processor time" if arm.get("own_clock") else ""
     evidence = (
-        f"forward and backward take {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
+        f"forward and backward take {ms(arm['base_s'])}{clock} now and {ms(arm['arm_s'])} so: "
+        f"{arm['gain']:.2f} times as fast "
         f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds){also}; "
         f"a step takes {ms(step.step_s)}"
     )
-    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
+    where = place(arm.get("site", ""))
+    return Finding(where=where, evidence=evidence, cost_s=saved_s, gain=gain, interval=(low, high), **texts)  # type: ignore[arg-type]
 
 
 def _batch(results: Results, step: StepTimes) -> Finding | None:
@@ -166,11 +191,7 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
         return None
-    more = arm["arm_s"] - arm["base_s"]
-    after = step.step_s + max(0.0, more)
-    if step.batch_s is not None:
-        after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)
-    gain = min(2.0, 2 * step.step_s / after)
+    gain, low, high = (_doubled(step, arm, end) for end in ("gain", "low", "high"))
     if gain < 1.15:
         return None
     size = arm["size"]
@@ -189,7 +210,17 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
         + (f"{room:.0%} of the memory is free" if room is not None else "free memory unknown"),
         cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
+        interval=(low, high),
     )
+
+
+def _doubled(step: StepTimes, arm: dict[str, Any], end: str) -> float:
+    """Gain of the step in samples by one of twice as many, at an end of what was measured of its compute."""
+    more = arm["base_s"] * arm.get("slowed", 1.0) * (2 / arm[end] - 1)
+    after = step.step_s + max(0.0, more)
+    if step.batch_s is not None:
+        after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)
+    return min(2.0, 2 * step.step_s / after)
 
 
 def _biases(results: Results, step: StepTimes) -> Finding | None:
@@ -224,14 +255,14 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     usual = {count: statistics.median(times) for count, times in loops.items()}
     best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
     rounds = min(len(loops[now]), len(loops[best]))
-    least = min(loops[now][number] / loops[best][number] for number in range(rounds))
-    if best == now or rounds < 2 or least <= LEAST:
+    ratios = [loops[now][number] / loops[best][number] for number in range(rounds)]
+    if best == now or rounds < 2 or min(ratios) <= LEAST:
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
     name, title = too_few(now)
     if best < now:
-        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
+        name, title = too_many(now, cores)
     cure, edit = with_workers(best)
     return Finding(
         name=name,
@@ -242,6 +273,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
         evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
+        interval=(min(20.0, *ratios), min(20.0, max(*ratios, gain))),
     )
 
 
@@ -266,6 +298,11 @@ def too_few(workers: int) -> tuple[str, str]:
     if workers == 0:
         return "no-workers", "the loader reads in the training's own process, which waits for each batch"
     return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
+
+
+def too_many(workers: int, cores: int) -> tuple[str, str]:
+    """Name and title."""
+    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
 
 
 def items(results: Results, step: StepTimes) -> Finding | None:

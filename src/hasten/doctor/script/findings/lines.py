@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hasten.doctor.finding import Finding, ms
-from hasten.doctor.script.findings.calls import MAPS
+from hasten.doctor.script.findings.calls import MAPS, OFTEN
 from hasten.doctor.script.records import ProcessRecord, place
 
 SHARE = 0.05
@@ -19,6 +19,8 @@ EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
 """Mean number of times a file is opened from which it counts as read again and again."""
+LOOP_STEPS = 2
+"""Steps in which the operations of loops are counted."""
 COPIES = 8
 """Copies in a validation round from which maps count as copied one by one."""
 HOST = (
@@ -33,8 +35,13 @@ _FILES_READ_AGAIN = Finding(
 )
 _SYNC_PLOT = Finding(
     "sync-plot",
-    "the training waits while figures are drawn",
-    "draw less often, or copy the arrays and draw them in another process",
+    "the training waits while figures are drawn or pictures are written",
+    "draw and write less often, or copy the arrays and do it in another process",
+)
+_PYTHON_LOOP = Finding(
+    "python-loop",
+    "a loop of Python gives torch many small pieces of work, one after another",
+    "one operation on the whole batch (of several dimensions), or on lists of tensors (torch._foreach_*)",
 )
 _LOOP_LOADS = Finding(
     "no-workers",
@@ -59,16 +66,16 @@ _LOOP_HEAVY = Finding(
 
 
 def find(record: ProcessRecord) -> list[Finding]:
-    """sync-plot, host-metric, and no-workers, uncached-items and heavy-items of the loop itself."""
+    """sync-plot, host-metric, python-loop, and no-workers, uncached-items and heavy-items of the loop itself."""
     findings: list[Finding] = []
     places: set[str] = set()
     for where in ("step", "validation"):
         for site, packages in _by_site(record, where).items():
             if place(site) in places:
                 continue
-            matches = [*_plot(record, site, packages), *_metric(record, site, packages, where)]
-            if not matches and where == "step":
-                matches = list(_loading(record, site, packages))
+            matches = list(_plot(record, site, packages)) or list(_metric(record, site, packages, where))
+            if where == "step" and not matches:
+                matches = list(_python_loop(record, site, packages)) or list(_loading(record, site, packages))
             findings += matches
             places |= {finding.where for finding in matches}
     return findings + [each for each in _copied_maps(record) if each.where not in places]
@@ -98,9 +105,19 @@ def _finding(record: ProcessRecord, cost: float | None, text: Finding, site: str
 
 
 def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
-    cost = _cost(record, sum(packages[name] for name in PLOTS))
+    calls = (each["count"] for each in record.listed("calls") if (each["kind"], each["site"]) == ("written", site))
+    written = record.per_step(sum(calls))
+    cost = _cost(record, sum(packages[name] for name in (*PLOTS, *HOST) if written >= OFTEN or name in PLOTS))
     if cost is not None:
-        yield _finding(record, cost, _SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
+        yield _finding(record, cost, _SYNC_PLOT, site, evidence=f"{written:.1f} files and {ms(cost)} a step")
+
+
+def _python_loop(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
+    cost = _cost(record, sum(packages.values()))
+    count = sum(each["count"] for each in record.listed("loops") if each["site"] == site) / LOOP_STEPS
+    if cost is not None and count:
+        evidence = f"{count:.0f} operations and {ms(cost)} a step by instructions that it repeats"
+        yield _finding(record, cost, _PYTHON_LOOP, site, evidence=evidence)
 
 
 def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
@@ -112,9 +129,16 @@ def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str
     )
     host = sum(packages[name] for name in HOST)
     cost = _cost(record, sum(packages.values()) if reads else host)
-    if cost is not None and (reads or (validating and host)):
+    if cost is not None and (reads or (host and (validating or _of_scores(record, site)))):
         evidence = f"{ms(cost)} a step{' of validation rounds' if validating else ''}"
         yield _finding(record, cost, _HOST_METRIC, site, evidence=evidence)
+
+
+def _of_scores(record: ProcessRecord, site: str) -> bool:
+    """Whether most of a line's work follows the step's read of a map from the device, so that it prepares no data."""
+    own = [each for each in record.listed("lines") if each["site"] == site and each["where"] == "step"]
+    after = sum(each["seconds"] for each in own if each.get("read"))
+    return bool(record.training_loaders) and after > 0.5 * sum(each["seconds"] for each in own)
 
 
 def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:

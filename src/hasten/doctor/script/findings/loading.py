@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
-from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, with_workers
+from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, too_many, with_workers
 from hasten.doctor.script.records import ProcessRecord, place
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
 
+LEAST_WORK_S = 0.005
+"""Work on a batch below which its items are no heavy ones, however small the network is."""
 LEAST_WAIT_S = 0.0005
 """Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""
 RESTARTS = 0.05
@@ -41,7 +43,7 @@ _UNPINNED_MEMORY = Finding(
 def find(record: ProcessRecord) -> Iterator[Finding]:
     """no-workers, no-prefetch and unpinned-memory of the training's loaders, no-persistent-workers of all."""
     for loader in record.training_loaders:
-        for rule in (_workers, _prefetch, _pinned):
+        for rule in (_workers, _many_workers, _prefetch, _pinned):
             yield from rule(record, loader)
     for loader in record.listed("loaders"):
         yield from _persistent(record, loader)
@@ -66,9 +68,20 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         loader["site"],
         evidence=evidence,
         cost_s=wait,
+        part="wait",
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
         level="note" if measured or wait < WAITS * step_s else "finding",
     )
+
+
+def _many_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    """A note from the time that the training waits for a core; where other numbers were measured they decide."""
+    workers, cores, lost_s = loader["num_workers"] or 0, int(record.raw.get("cores") or 1), contended_s(record)
+    if workers <= cores or lost_s < WAITS * record.train_s:
+        return
+    found = Finding(*too_many(workers, cores), *with_workers(cores))
+    evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have"
+    yield record.finding(found, loader["site"], evidence=evidence, cost_s=lost_s, level="note", gain=None)
 
 
 def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
@@ -89,7 +102,8 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    again = loader["passes"][1 if loader["training"] else 0 :]  # each validation starts its workers
+    # Each validation starts its workers. An engine of ignite that is told to end starts a pass for nothing.
+    again = [each for each in loader["passes"][1 if loader["training"] else 0 :] if each["batches"]]
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
@@ -101,8 +115,8 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         name="no-persistent-workers",
         title="the workers are started again for every pass over the data",
         where=place(loader["site"]),
-        cure=_PERSISTENT.text,
-        edit=_PERSISTENT,
+        cure=_PERSISTENT.text if loader["made"] < 2 else f"once, before the loop over the passes: {_PERSISTENT.text}",
+        edit=_PERSISTENT if loader["made"] < 2 else None,
         evidence=f"{len(again)} restarts, {ms(mean_s)} each until the first batch",
     )
 
@@ -128,40 +142,55 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
-    results = record.experiments
-    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(record)
-    loaders, batches_s = record.training_loaders, loader.get("seconds") or {}
-    if not loaders or items.get("kind") == "whole":
+    loaders, step = record.training_loaders, step_of(record)
+    if not loaders or record.step_s <= 0 or (record.experiments.get("items") or {}).get("kind") == "whole":
         return []
-    if not loaders[0]["num_workers"] and len(batches_s) < 2:
+    work_s, evidence = _work(record, loaders[0])
+    tried = record.experiments.get("workers") or {}
+    cores = max(1, int(tried.get("cores") or record.raw.get("cores") or 1) // record.world)
+    workers = int(loaders[0]["num_workers"])
+    if not (workers and tried.get("seconds")) and work_s < max(LEAST_WORK_S, HEAVY * record.train_s):
         return []
-    work_s = float(batches_s.get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
-    cores = max(1, int(loader.get("cores") or 1))
-    hidden = step is None or work_s / cores <= step.compute_s
+    compute_s = record.train_s - record.part("wait") if step is None else step.compute_s
+    hidden = work_s / cores <= compute_s
     others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
     lost_s = contended_s(record)
     shared_s = 0.0
-    if loaders[0]["num_workers"] and not record.on_gpu:
+    if workers and not record.on_gpu:
         # On a CPU, workers do what the free cores can't on those that the network would have.
         free = max(0, cores - int(record.raw.get("threads") or 1))
         shared_s = max(0.0, work_s - free * record.step_s) / cores
     cost = max(record.part("wait") + lost_s, shared_s)
-    if record.step_s <= 0 or cost < HEAVY * record.train_s:
+    if cost < HEAVY * record.train_s:
         return []
-    evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
-    if batches_s:
-        evidence = f"a batch takes {ms(max(batches_s.values()))} to make, on {cores} cores; {evidence}"
+    evidence = f"{evidence}, on {cores} cores; the training waits {ms(record.part('wait'))} a step for its batch"
     if lost_s:
-        evidence += (
-            f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "
-            f"of {record.raw.get('cores')} cores"
-        )
+        evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
     return [
         record.finding(
             _HEAVY_ITEMS,
             loaders[0]["site"],
             evidence=evidence,
             cost_s=cost,
+            part="wait",
             level="note" if others_hide or cost < HEAVY * record.step_s else "finding",
         )
     ]
+
+
+def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:
+    """Processor seconds that the items of a batch cost, and in words what it is known from.
+
+    That is what was seen of the loader in this process, or else the experiment, or its workers' processor time.
+    """
+    tried = record.experiments.get("workers") or {}
+    alone, fetches = tried.get("seconds") or {}, loader.get("fetches")
+    if fetches:
+        parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
+        # Of most steps: the batches of a validation are in that of one.
+        return statistics.median(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
+    if alone.get("0"):
+        work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
+        return work_s, f"a batch takes {ms(max(alone.values()))} to make"
+    work_s = float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
+    return work_s, f"the workers compute {ms(work_s)} a step"

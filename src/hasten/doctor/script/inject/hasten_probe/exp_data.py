@@ -201,6 +201,8 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
 
 _DRAWS = 4
 """Number of times an item is made before it counts as constant."""
+_TWICE = 4.0
+"""Seconds of an item up to which it is made twice, however short the time is."""
 _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset", "GDSDataset")
 
 
@@ -213,11 +215,13 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return {"skipped": "an iterable dataset has no items"}
     indices = index_batches(loader, 4)
+    size = 1
     if loader.batch_sampler is not None:
+        size = len(indices[0])  # Accelerate's loaders have no batch_size.
         indices = [index for batch in indices for index in batch]
     indices = list(dict.fromkeys(indices))[:8]
     result = _prefix(dataset, indices, seconds) or _whole(dataset, indices, seconds)
-    result.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
+    result.update(site=site, batch_size=size, workers=loader.num_workers)
     if "bytes" in result:
         result.update(items=len(dataset), free_bytes=memory()[0])
     return result
@@ -231,7 +235,8 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
     for index in indices:
         first, count = None, 0
         for draw in range(_DRAWS):
-            if times and time.perf_counter() - begin > seconds / 2:
+            spent = time.perf_counter() - begin
+            if times and spent > (seconds / 2 if len(times) > 1 else max(seconds, _TWICE)):
                 break
             _seed(draw)
             mark = random_mark()
@@ -257,7 +262,7 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
     """Result for an item that draws random numbers: the work before the first draw gives the same result each time."""
     early, shares, begin = [], [], time.perf_counter()
     for index in indices:
-        with _first_draw() as draws:
+        with _first_draw(list(_generators(vars(dataset)))) as draws:
             start = time.perf_counter()
             dataset[index]
             elapsed = time.perf_counter() - start
@@ -272,13 +277,30 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
     return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(early)}
 
 
+def _generators(value: Any, depth: int = 2) -> Iterator[Any]:
+    """NumPy's generators among nested values and, to some depth, the attributes of objects."""
+    for each in leaves(value):
+        if hasattr(each, "bit_generator"):
+            yield each
+        elif depth and hasattr(each, "__dict__") and not isinstance(each, type):
+            yield from _generators(vars(each), depth - 1)
+
+
 @contextlib.contextmanager
-def _first_draw() -> Iterator[list[float]]:
-    """Time of the first random number drawn inside, from Python's, NumPy's or torch's global functions or objects."""
+def _first_draw(generators: list[Any]) -> Iterator[list[float]]:
+    """Time of the first random number drawn inside, from Python's, NumPy's or torch's global functions or objects.
+
+    generators: NumPy's, whose draws show in their states only.
+    """
+    before = [repr(each.bit_generator.state) for each in generators]
     numpy, draws = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
     names = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "uniform_", "normal_"}
 
     def watch(frame: Any, event: str, function: Any) -> None:
+        if draws or event not in ("c_call", "c_return", "call", "return"):
+            return
+        if any(repr(each.bit_generator.state) != state for each, state in zip(generators, before)):  # noqa: B905
+            draws.append(time.perf_counter())
         if event != "c_call" or draws:
             return
         owner = getattr(function, "__self__", None)
@@ -296,7 +318,8 @@ def _first_draw() -> Iterator[list[float]]:
     # The profiler doesn't see NumPy's functions, so they are replaced here.
     holder = numpy.random if numpy is not None else None
     functions = vars(holder).items() if holder is not None else ()
-    originals = {name: each for name, each in functions if callable(each) and hasattr(each, "__self__")}
+    drawing = ((name, each) for name, each in functions if name == "default_rng" or hasattr(each, "__self__"))
+    originals = {name: each for name, each in drawing if callable(each)}
     previous = sys.getprofile()
     try:
         for name, each in originals.items():

@@ -7,6 +7,7 @@ user's objects don't change. The real loss isn't known: the mean square of all o
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +17,24 @@ from torch import nn
 from .exp_time import memory, versus
 from .nested import in_channels_last, mapped, tensors_in
 
+_BUSY = 0.3
+"""Cores used by other programs from which their load changes wall times."""
+
 
 class Net:
     """A root module with the arguments of its last call in training."""
 
-    def __init__(self, module: nn.Module, site: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, module: nn.Module, site: str, args: tuple[Any, ...], kwargs: dict[str, Any], others: float = 0.0
+    ) -> None:
+        """others: cores that other programs use."""
         self.module, self.site, self.args, self.kwargs = module, site, args, kwargs
         parameters = list(module.parameters())
         self.device = parameters[0].device
         self.sync: Callable[[], object] | None = torch.cuda.synchronize if self.device.type == "cuda" else None
+        # Beside other programs, one thread's processor time is what its work takes; several wait for each other.
+        own = others > _BUSY and self.device.type == "cpu" and torch.get_num_threads() == 1
+        self.clock = time.thread_time if own else None
 
     def copied(self) -> nn.Module:
         """Deep copy without gradients; `hooks_off` has taken the hooks of this package away meanwhile."""
@@ -49,7 +59,7 @@ def nets(session: Any) -> list[Net]:
     for module, site in session.roots:
         batch = session.last_batches.get(id(module))
         if batch is not None and any(parameter.requires_grad for parameter in module.parameters()):
-            roots.append(Net(module, site, *batch))
+            roots.append(Net(module, site, batch[0], batch[1], session.load.get("others", 0.0)))
     return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 
@@ -111,7 +121,7 @@ def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
             loss = mean_square(clone(*net.args, **net.kwargs))
         loss.backward()
 
-    result = versus(net.cycle(clone), cast, seconds, net.sync)
+    result = versus(net.cycle(clone), cast, seconds, net.sync, net.clock)
     plain = _outputs(clone, net.args, net.kwargs)
     with torch.autocast(kind, dtype=dtype):
         deviation = difference(plain, _outputs(clone, net.args, net.kwargs))
@@ -134,7 +144,7 @@ def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
         return mapped(net.args, in_channels_last), mapped(net.kwargs, in_channels_last)
 
     # The batch arrives in the plain layout each step: its conversion belongs to the cost.
-    result = versus(net.cycle(clone), lambda: net.cycle(other, *laid())(), seconds, net.sync)
+    result = versus(net.cycle(clone), lambda: net.cycle(other, *laid())(), seconds, net.sync, net.clock)
     result["layout"] = "channels_last_3d" if isinstance(convs[0], nn.Conv3d) else "channels_last"
     result["difference"] = difference(_outputs(clone, net.args, net.kwargs), _outputs(other, *laid()))
     return result
@@ -209,9 +219,8 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     def twice(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor, tensor]) if tensor.dim() and tensor.shape[0] == size else tensor
 
-    result = versus(
-        net.cycle(clone), net.cycle(clone, mapped(net.args, twice), mapped(net.kwargs, twice)), seconds, net.sync
-    )
+    both = net.cycle(clone, mapped(net.args, twice), mapped(net.kwargs, twice))
+    result = versus(net.cycle(clone), both, seconds, net.sync, net.clock)
     # Two arms' work in one call.
     result.update({key: 2 * result[key] for key in ("gain", "low", "high") if key in result})
     result.update(size=size, free_share=free / total if total else None)

@@ -30,8 +30,11 @@ def versus(
     arm: Callable[[], object],
     seconds: float,
     sync: Callable[[], object] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
     """Times of `base` and `arm`, interleaved: medians in seconds a call, the gain of `arm` and its interval.
+
+    clock: by which the rounds are timed; wall time by default.
 
     Slow calls get fewer rounds, and it ends early if no round gains `LEAST_GAIN`; "low" is 0.0 then, as too few rounds
     prove nothing. Calls that are too slow even for that give {"skipped": why, "needs_s": seconds needed}. The caller
@@ -42,8 +45,11 @@ def versus(
     begin = time.perf_counter()
     calls = (base, arm)
     # Not recorded: the first calls allocate and choose kernels.
-    first = [_timed(call, 1, sync) for call in calls]
-    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first))  # noqa: B905
+    wall = time.perf_counter
+    first = [_timed(call, 1, sync, wall) for call in calls]
+    if 6 * sum(first) < seconds:
+        first = [_timed(call, 1, sync, wall) for call in calls]
+    once = max(first)
     elapsed = time.perf_counter() - begin
     needs = 2 * once * FEWEST + elapsed
     if 2 * once * _HOPELESS > seconds - elapsed:
@@ -51,6 +57,8 @@ def versus(
     remaining = seconds - elapsed
     inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(remaining / (2 * FEWEST * max(once, 1e-9)))))
     times: tuple[list[float], list[float]] = ([], [])
+    clock = clock or wall
+    started = wall(), clock()
     for number in range(MOST):
         passed = time.perf_counter() - begin
         if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < LEAST_GAIN:
@@ -64,7 +72,7 @@ def versus(
         if passed > 2 * seconds:
             return {"skipped": f"{number} rounds took twice the time there was", "needs_s": needs}
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append(_timed(calls[which], inner, sync))
+            times[which].append(_timed(calls[which], inner, sync, clock))
     gain, low, high = interval(times[0], times[1])
     return {
         "base_s": statistics.median(times[0]),
@@ -73,16 +81,20 @@ def versus(
         "low": low if len(times[0]) >= FEWEST else 0.0,
         "high": high,
         "rounds": len(times[0]),
+        # Wall seconds of a second of the clock: those of a step are wall seconds.
+        "slowed": (wall() - started[0]) / max(clock() - started[1], 1e-9),
     }
 
 
-def _timed(call: Callable[[], object], inner: int, sync: Callable[[], object] | None) -> float:
-    start = time.perf_counter()
+def _timed(
+    call: Callable[[], object], inner: int, sync: Callable[[], object] | None, clock: Callable[[], float]
+) -> float:
+    start = clock()
     for _ in range(inner):
         call()
     if sync is not None:
         sync()
-    return (time.perf_counter() - start) / inner
+    return (clock() - start) / inner
 
 
 def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:

@@ -15,10 +15,11 @@ import torch
 from . import exp_data, exp_net
 from .exp_time import Others, random_state_kept
 from .on_rounds import weighted_steps
+from .session import rank
 
 SHARES = {
     "workers": 0.30,
-    "items": 0.10,
+    "items": 0.15,
     "doubled_batch": 0.12,
     "autocast": 0.14,
     "channels_last": 0.10,
@@ -34,6 +35,11 @@ LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
 """Share of these parts that a working cure saves; by default a tenth."""
 ALWAYS = ("items", "conv_bias")
 """Experiments whose observation is worth reporting even without a gain or time to measure it."""
+TIMED = ("doubled_batch", "autocast", "channels_last")
+"""Experiments that compare two ways of a step, whose time is the data's where a step is slow."""
+_COMPUTE = ("forward", "backward")
+_CALLS_AT_LEAST, _CALLS_WANTED = 8, 12
+"""Steps of such a comparison until it can be given up as one without a gain, and for a result."""
 NOTHING = 0.02
 """Largest possible gain, as a share of a step, below which an experiment isn't worth its time."""
 
@@ -41,14 +47,9 @@ NOTHING = 0.02
 def run(session: Any) -> dict[str, Any]:
     """Whatever the experiments measured, by name; {"skipped": why} or {"error": ...} where there is nothing.
 
-    The objects of the script, its gradients, its random states and torch's settings are as before.
+    The objects of the script, its gradients, its random states and torch's settings are as before. Of several ranks one
+    tries the data alone, when the others have ended.
     """
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        return {"skipped": "several ranks: one can't stop to experiment while the others train"}
     begin, others = time.perf_counter(), Others()
     results: dict[str, Any] = {}
     steps = weighted_steps(session)[1:]
@@ -67,6 +68,13 @@ def run(session: Any) -> dict[str, Any]:
             results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
             del calls[name]
         total = sum(SHARES[name] for name in calls)
+        compute_s = statistics.fmean(sum(step["parts"].get(part, 0.0) for part in _COMPUTE) for step in steps)
+        for name in [name for name in TIMED if name in calls]:
+            if 0 < session.budget_s * SHARES[name] < _CALLS_AT_LEAST * compute_s * total:
+                why = f"a step computes for {compute_s:.1f} s"
+                results[name] = {"skipped": why, "needs_s": _CALLS_WANTED * compute_s}
+                del calls[name]
+        total = sum(SHARES[name] for name in calls)
         for name, call in calls.items():
             remaining = session.budget_s - (time.perf_counter() - begin)
             share = remaining * SHARES[name] / max(total, 1e-9)
@@ -74,11 +82,12 @@ def run(session: Any) -> dict[str, Any]:
             if remaining > 0.2 or name in ALWAYS:
                 results[name] = _tried(call, max(0.0, share))
             else:
-                # Some rounds of a step in two ways.
-                needs_s = max(2.0, 12 * statistics.fmean(step["seconds"] for step in steps))
-                results[name] = {"skipped": "no time left", "needs_s": needs_s}
+                step_s = statistics.fmean(step["seconds"] for step in steps)
+                results[name] = {"skipped": "no time left", "needs_s": max(2.0, _CALLS_WANTED * step_s)}
         for name in SHARES:
             results.setdefault(name, {"skipped": reason})
+    if reason:
+        results["without_network"] = reason
     results["others"] = others.cores()
     results["took_s"] = time.perf_counter() - begin
     return results
@@ -111,7 +120,9 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
 def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str]:
     """The experiments to run, and why the others aren't."""
     net, reason = next(iter(exp_net.nets(session)), None), ""
-    if net is None:
+    if rank()[1] > 1:
+        reason = "several ranks, of which each has a part of the network's work"
+    elif net is None:
         reason = "no network that trains was called with a batch"
     elif exp_net.compiled(net.module):
         reason = "the network is compiled: each arm would compile again"
@@ -141,4 +152,5 @@ def _cycle(net: Any) -> Callable[[], object] | None:
 
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any, seconds: float) -> dict[str, Any]:
-    return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type}
+    known = {"site": net.site, "device": net.device.type, "own_clock": net.clock is not None}
+    return {**experiment(net, session, seconds), **known}

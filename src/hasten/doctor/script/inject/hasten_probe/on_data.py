@@ -15,7 +15,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .on_rounds import begin_pass, ends_early
 from .on_tensors import keep_batch
 from .session import Session
-from .sites import nearest
+from .sites import caller, nearest
+
+_FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning")
 
 
 def install(session: Session) -> None:
@@ -23,7 +25,7 @@ def install(session: Session) -> None:
 
     def make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _note(session, self, nearest())
+        _note(session, self, _made_for(session, self) or nearest())
         # A subclass may wait for its batches in a generator of its own, such as MONAI's ThreadDataLoader.
         for kind in type(self).__mro__:
             if "__iter__" in vars(kind) and kind not in patched and issubclass(kind, DataLoader):
@@ -34,6 +36,14 @@ def install(session: Session) -> None:
     session.around(DataLoader, "__iter__", functools.partial(_iterate, False))
     session.around(_BaseDataLoaderIter, "__next__", _next)
     session.around(utils.fetch._MapDatasetFetcher, "__init__", _make_fetcher)
+
+
+def _made_for(session: Session, loader: Any) -> str:
+    """Site of the script's own loader that a framework makes this one of; "" if it is the script's own."""
+    if not str(caller().f_globals.get("__name__", "")).startswith(_FRAMEWORKS):
+        return ""
+    earlier = ((facts["ref"](), facts["site"]) for facts in session.all_loaders)
+    return next((site for one, site in earlier if one is not None and one.dataset is loader.dataset), "")
 
 
 def _note(session: Session, loader: Any, site: str) -> None:
@@ -48,9 +58,10 @@ def _note(session: Session, loader: Any, site: str) -> None:
             "kind": kind,
             "own_thread": False,
             "passes": [],  # the step at which each began, and the seconds until its first batch
-            **dict.fromkeys(("batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
+            **dict.fromkeys(("made", "batches", "wait_s", "fetches", "items_s", "collate_s", "training"), 0),
         }
         session.all_loaders.append(facts)
+    facts["made"] += 1
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +13,15 @@ from torch.nn.modules import module as hooks
 from torch.utils import _python_dispatch as dispatch
 
 from .nested import tensors_in
+from .on_lines import loop_line
 from .session import Session
-from .sites import nearest
+from .sites import caller, is_user, nearest
 
 FIRST, LAST = 1, 3
 """Calls of step `FIRST` are followed until step `LAST` begins: both lie in the warm-up."""
+LOOP = 8
+"""Times that one instruction of user code gives torch work in a step, from which a Python loop does."""
+_OWN_SPANS = ("wait", "backward", "optimizer", "checkpoint")
 
 
 class Flow(dispatch.TorchDispatchMode):
@@ -33,9 +38,10 @@ class Flow(dispatch.TorchDispatchMode):
         self._depth = 0
         self._current: frozenset[int] = frozenset()
         self._lost = False
+        self._given: collections.Counter[tuple[Any, ...]] = collections.Counter()
         self._handles = [
             hooks.register_module_forward_pre_hook(lambda module, args: self._enter(module)),
-            hooks.register_module_forward_hook(lambda module, args, result: self._leave()),
+            hooks.register_module_forward_hook(lambda module, args, result: self._leave(module)),
         ]
         self.__enter__()
 
@@ -44,6 +50,7 @@ class Flow(dispatch.TorchDispatchMode):
         if self._handles and not self._lost:
             try:
                 self._follow((args, kwargs or {}), result)
+                self._count(caller())
             except Exception:
                 self._lost = True
         return result
@@ -87,21 +94,36 @@ class Flow(dispatch.TorchDispatchMode):
                 before = self._origins.get(storage._cdata, (None, frozenset()))[1]
                 self._origins[storage._cdata] = (StorageWeakRef(storage), before | numbers)
 
+    def _count(self, frame: Any) -> None:
+        """Count what an instruction of the training loop itself gives torch to do, not a network or its backward."""
+        session = self._session
+        if self._depth or session.depth or session.validating is not None or not session.live():
+            return
+        while str(frame.f_globals.get("__name__", "")).startswith(("torch._dynamo", "torch._compile")):
+            frame = frame.f_back  # torch calls modes by a function of its own.
+        if session.line.stack[-1] in _OWN_SPANS or not is_user(frame.f_code.co_filename):
+            return
+        place = (frame.f_code, frame.f_lasti, session.index)
+        self._given[place] += 1
+        if self._given[place] >= LOOP:
+            row = session.row("loops", site=loop_line(session, frame))
+            row["count"] += LOOP if self._given[place] == LOOP else 1
+
     def _enter(self, module: Any) -> None:
         session = self._session
-        if not session.live():
+        if not session.live() or next(module.parameters(), None) is None:
             return
         self._depth += 1
         if self._depth > 1 or session.index != FIRST or session.validating is not None:
             return
         evaluates = id(module) in session.hooked and not torch.is_grad_enabled()
-        if evaluates or {"backward", "wait"} & set(session.line.stack) or next(module.parameters(), None) is None:
+        if evaluates or {"backward", "wait"} & set(session.line.stack):
             return
         self._current = frozenset([len(self._calls)])
         self._calls.append((module, nearest()))
 
-    def _leave(self) -> None:
-        if self._session.live() and self._depth > 0:
+    def _leave(self, module: Any) -> None:
+        if self._depth > 0 and self._session.live() and next(module.parameters(), None) is not None:
             self._depth -= 1
             if self._depth == 0:
                 self._current = frozenset()

@@ -46,7 +46,8 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
     if frame is None:
         return
     where = "validation" if label == "validation" else "step"
-    session.row("lines", site=loop_line(session, frame), package=package, where=where)["seconds"] += seconds
+    key = {"site": loop_line(session, frame), "package": package, "where": where, "read": session.maps_read}
+    session.row("lines", **key)["seconds"] += seconds
 
 
 def watch_files(session: Session) -> None:
@@ -56,11 +57,16 @@ def watch_files(session: Session) -> None:
         if event != "open" or not session.on or session.index == 0 or not session.live():
             return
         path = args[0]
-        if not isinstance(path, str) or "w" in str(args[1] or "") or path.startswith(("/proc", "/sys", "/dev")):
+        if not isinstance(path, str) or path.startswith(("/proc", "/sys", "/dev")):
             return
         frame = user_frame(sys._getframe(1))
-        if frame is not None and session.line.stack[-1] != "wait" and session.validating is None:
-            files = session.opened.setdefault(loop_line(session, frame), {})
+        if frame is None or session.line.stack[-1] in ("wait", "checkpoint") or session.validating is not None:
+            return
+        site = loop_line(session, frame)
+        if set("wax+") & set(str(args[1] or "")):
+            session.called("written", site)
+        else:
+            files = session.opened.setdefault(site, {})
             files[path] = files.get(path, 0) + 1
 
     sys.addaudithook(on_event)

@@ -41,10 +41,10 @@ def _make(session: Session, original: Callable[..., Any], self: Any, *args: Any,
 
 def _switch(session: Session, original: Callable[..., Any], self: Any, mode: bool = True) -> Any:
     if id(self) in session.tops:
-        if mode:
-            session.leave_validation()
-        else:
+        if not mode:
             session.enter_validation(nearest())
+        elif len(session.engines) < 2:
+            session.leave_validation()
     return original(self, mode)
 
 
@@ -221,7 +221,7 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
         return
     session.outermost.add(id(module))
     session.repeated_at = time.perf_counter() if _is_repeated(session, module, args) else 0.0
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and not session.repeated_at:
         session.enter_validation(nearest())
     elif session.validating is not None and module.training:
         session.leave_validation()

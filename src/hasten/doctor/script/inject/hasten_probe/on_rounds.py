@@ -57,36 +57,60 @@ def begin_pass(session: Session, facts: dict[str, Any]) -> None:
 
 
 def ends_early(session: Session, facts: dict[str, Any]) -> bool:
-    """Whether the loader's pass ends before its next batch: only in a `for` loop, which goes on behind it."""
+    """Whether the loader's pass ends before its next batch: only in a `for` loop, which goes on behind it.
+
+    An engine of ignite, which would ask for a new pass, is told instead to end its epoch when it has the batch.
+    """
     length, this = facts["settings"]["length"], facts["passes"][-1]
     if not length or not this["batches"]:
         return False
     share = this["batches"] / length
-    if session.validating is not None:
-        return share < 1 and _validation_ends(session, this["at"], share)
-    if share > _MOST or session.index < session.round_from or len(facts["passes"]) > 2:
-        return False
     is_training = session.loader_facts.get(session.last_loader or -1) is facts
-    if not is_training or session.index - this["step"] < _LEAST_STEPS or not _in_for_loop():
+    is_training = is_training and session.index - this["step"] >= _LEAST_STEPS
+    if session.validating is not None and not is_training:
+        return share < 1 and _validation_ends(session, this["at"], share)
+    begun = {each["step"] for each in facts["passes"]}  # A validation on the training cases begins with no other step.
+    if share > _MOST or session.index < session.round_from or len(begun) > 2:
+        return False
+    engine = _engine(session)
+    if not is_training or not (engine or _in_for_loop()):
         return False
     session.round_from = session.index + session.steps_wanted // 4
     session.round_share = share
+    if _is_accelerate(caller()):
+        session.round_late = share  # It has one batch more, whose step comes before the end.
     session.rounds += 1
-    return True
+    return _end_epoch(engine)
+
+
+def _engine(session: Session) -> Any:
+    """The engine of ignite that asks for the next batch; None where something else does."""
+    asks = str(caller().f_globals.get("__name__", "")).startswith("ignite.engine")
+    return session.engines[-1] if asks and session.engines else None
+
+
+def _end_epoch(engine: Any) -> bool:
+    """Whether the loader has to say that there are no more batches: not to an engine, which is told itself."""
+    if engine is not None:
+        engine.terminate_epoch()
+    return engine is None
 
 
 def _validation_ends(session: Session, since: float, share: float) -> bool:
     """Whether a validation ends early; adds the seconds that the rest of it would take."""
     spent = time.perf_counter() - since
     # The ranks of one training must not part here.
-    if session.round_share == 1 or spent < _VALIDATION * session.seconds or rank()[1] > 1 or not _in_for_loop():
+    engine = _engine(session)
+    if session.round_share == 1 or spent < _VALIDATION * session.seconds or rank()[1] > 1:
+        return False
+    if not (engine or _in_for_loop()):
         return False
     rest = spent * (1 / share - 1)
     session.line.parts["validation"] = session.line.parts.get("validation", 0.0) + rest
     session.added_s += rest
     assert session.validating is not None
     session.validating["at"] -= rest
-    return True
+    return _end_epoch(engine)
 
 
 def safe_path(session: Session, file: Any) -> Any:
@@ -124,6 +148,12 @@ def _weighted(step: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
 
 
 def _in_for_loop() -> bool:
-    """Whether a `for` statement asks for the next batch, maybe by `enumerate`, `zip` or tqdm."""
+    """Whether a `for` statement asks for the next batch, maybe by `enumerate`, `zip`, tqdm or accelerate's loader."""
     frame = caller()
+    if _is_accelerate(frame):
+        frame = frame.f_back
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
+
+
+def _is_accelerate(frame: Any) -> bool:
+    return bool(frame.f_globals.get("__name__") == "accelerate.data_loader")

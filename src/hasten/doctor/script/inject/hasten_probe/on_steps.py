@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import on_data, on_lines
+from . import after_import, on_data, on_lines
 from .exp_time import Others, children_s
 from .on_modules import count_hooks, find_roots, hooks_off, keep_called, zero_grad
 from .on_rounds import weighted_steps
@@ -39,6 +39,9 @@ _COPIED = (
 def install(session: Session) -> None:
     session.around(torch.optim.Optimizer, "__init__", _make)
     session.around(torch.optim.Optimizer, "zero_grad", _zero_grad)
+    after_import(
+        "ignite.engine.engine", lambda: session.around(sys.modules["ignite.engine.engine"].Engine, "run", _run_engine)
+    )
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before(session))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after(session, optimizer))
 
@@ -108,7 +111,8 @@ def _end_step(session: Session) -> None:
     session.steps.append({**step, "synced": session.syncing, "round": session.round_share, **session.cpu})
     session.losses.append(session.loss)
     session.loss, session.taken = None, False
-    session.cpu, session.round_share, session.added_s = {}, 1.0, 0.0
+    session.cpu, session.added_s = {}, 0.0
+    session.round_share, session.round_late = session.round_late, 1.0
     session.index += 1
     session.sent_in_step.clear()
     session.inputs = [session.inputs[-1], {}]
@@ -211,12 +215,32 @@ def finish(session: Session, why: str) -> None:
         os._exit(0)
 
     sys.excepthook = ending
+    for engine in session.engines:
+        # It would report an exception that passes through it as an error.
+        engine.should_terminate = "skip_completed"
     again(session)
 
 
+def _run_engine(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an engine of ignite, and end the script behind the outermost one that was stopped.
+
+    One within another is a validation, also where it sets the mode of the network for each batch.
+    """
+    session.engines.append(self)
+    if len(session.engines) > 1 and session.live():
+        session.enter_validation(nearest())
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        session.engines.pop()
+        session.leave_validation()
+        again(session)
+
+
 def again(session: Session) -> None:
-    """End a script that caught the stop exception and went on."""
-    if session.finished and session.pid == os.getpid() and threading.get_ident() == session.thread:
+    """End a script that caught the stop exception and went on, or that an engine has come to the end of."""
+    ours = session.pid == os.getpid() and threading.get_ident() == session.thread
+    if session.finished and ours and not session.engines:
         raise (Bounded() if multiprocessing.parent_process() is None else BoundedChild(0))
 
 

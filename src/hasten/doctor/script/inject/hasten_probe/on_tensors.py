@@ -29,6 +29,8 @@ READS = {
 }
 READERS = ("ignite", "monai.engines", "monai.handlers", "torch.utils.tensorboard", "tensorboardX")
 """Libraries whose reads are attributed to the user's line that calls them."""
+MAPS = 64
+"""Elements from which a tensor counts as a map rather than a few numbers."""
 WIDE = 256
 """Elements from which a float64 tensor is worth a word."""
 COMPARED = 1 << 20
@@ -86,6 +88,7 @@ def _count(session: Session, frame: Any, kind: str, seconds: float, tensor: Any)
     row["seconds"] += seconds
     if tensor is not None:
         row["elements"] = max(row["elements"], tensor.numel())
+        session.maps_read = session.maps_read or tensor.numel() >= MAPS
         row["boolean"] = tensor.dtype == torch.bool
     row["steps"] += row["last"] != session.index  # index 0 isn't counted
     row["last"] = session.index
@@ -95,6 +98,7 @@ def keep_batch(session: Session, batch: Any, site: str) -> None:
     """Tensors of a batch, on the host until they are moved; float64 ones are noted."""
     session.batch = {id(tensor) for tensor in tensors_in(batch) if tensor.device.type == "cpu"}
     session.batch_refs = [batch]
+    session.maps_read = False
     if session.index and session.validating is None:
         for tensor in tensors_in(batch):
             if tensor.dtype == torch.float64 and tensor.numel() >= WIDE:

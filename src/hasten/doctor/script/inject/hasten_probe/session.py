@@ -14,7 +14,7 @@ import torch
 
 from .exp_time import usable_cores
 
-TABLES = ("reads", "calls", "lines", "sent")
+TABLES = ("reads", "calls", "lines", "sent", "loops")
 """What the record has as a list of rows, each for a line of the script."""
 # Either is known to TorchDynamo, which takes it for True; torch 2.1 has the second one only.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
@@ -135,6 +135,8 @@ class Session:
         self.uses: dict[str, Any] = {}
         self.loop_code: Any = None
         self.batch: set[int] = set()
+        self.maps_read = False
+        """Whether the host read a map, maybe a score's, since it had this batch."""
         self.batch_refs: list[Any] = []
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
@@ -147,12 +149,16 @@ class Session:
         self.timer: Any = None
         self.limited = False
         """Whether Lightning's passes are short ones."""
+        self.engines: list[Any] = []
+        """Engines of ignite that run now; the innermost is last."""
         self.rounds = 0
         """Passes that ended early."""
         self.round_from = self.steps_wanted // 2
         """The step from which the next one may."""
         self.round_share = 1.0
         """Share of its pass for which what happens in this step, beside the step itself, counts."""
+        self.round_late = 1.0
+        """Share of the next step."""
         self.added_s = 0.0
         """Seconds of this step that were not waited for, as its validation ended early."""
         self.written: set[str] = set()
