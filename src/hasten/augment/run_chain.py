@@ -149,7 +149,7 @@ def _check_own_crop(plan: LoweredChain, sample: SampleConfig) -> None:
 
 
 def _check_batch_size(chain: Chain, sample: SampleConfig) -> None:
-    repeats = 1 if chain.crop is None else chain.crop.num_samples
+    repeats = chain.num_samples
     if sample.batch_size is not None and sample.batch_size % repeats:
         raise ValueError(
             f"{name_of(chain.crop)}: num_samples={repeats} does not divide sample.batch_size={sample.batch_size}; set "

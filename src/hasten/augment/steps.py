@@ -216,7 +216,9 @@ def _assemble(
             assembled.append(replace(step, positions=(len(ops) - 1,)))
             continue
         if ops and isinstance(ops[-1], PerSample) and step_ops and size is not None and _draws(steps[number:]):
-            ops.append(_same_size(ops[-1], size, context))
+            names, voxels = names_of(ops[-1].transforms), size[3 - context.dims :]
+            check = partial(check_size, names=names, size=voxels, keys=context.keys)
+            ops.append(Fixed(name="size", apply=check))
         assembled.append(replace(step, positions=tuple(range(len(ops), len(ops) + len(step_ops)))))
         ops += step_ops
         for op in step_ops:
@@ -236,11 +238,6 @@ def eager(transform: Any) -> Any:
     import monai.transforms as mt
 
     return mt.Compose([transform]) if getattr(transform, "lazy", False) is True else transform
-
-
-def _same_size(stage: PerSample, size: Triple, context: Context) -> Fixed:
-    names = names_of(stage.transforms)
-    return Fixed(name="size", apply=partial(check_size, names=names, size=size[3 - context.dims :], keys=context.keys))
 
 
 def check_size(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, ...]) -> Batch:

@@ -7,22 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from hasten.cases.types import Shape, Volume
 from hasten.files import replacing
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp")
 _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-_UNREADABLE = (
-    OSError,
-    SyntaxError,
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-    TypeError,
-    KeyError,
-    EOFError,
-)
+_UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError, TypeError, KeyError, EOFError)
 ORIENTATION = 274
 """Tag of EXIF and TIFF: how a picture is to be turned, 1 (as it is stored) to 8."""
 TRANSPOSED = (5, 6, 7, 8)

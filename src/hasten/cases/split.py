@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -92,34 +92,32 @@ def split_warnings(
     case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
 ) -> tuple[str, ...]:
     """Warnings where a split is not the one that the source declares, or leaves cases out other than by train_range."""
-    return tuple(f"{case_set.source}: {text}" for text in _differences(case_set, config, train, validation))
-
-
-def _differences(
-    case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
-) -> Iterator[str]:
+    texts = []
     by = choose_split(case_set, config)[0].by
     validated = {case.id for case in validation}
     lost = [case_id for case_id in case_set.held_out if case_id not in validated]
     if lost and by != "fold":
-        yield (
+        texts.append(
             f"holds out cases for validation, but data.split.by is {by}, by which {len(lost)} of them are not "
             f"validated on: {first_few(lost)}"
         )
     elif lost:
-        yield f"holds out {len(lost)} cases for validation, which are in the folds like all others: {first_few(lost)}"
+        which = f"{len(lost)} cases for validation, which are in the folds like all others"
+        texts.append(f"holds out {which}: {first_few(lost)}")
     if case_set.folds and by != "fold":
-        yield f"its folds are not used, as data.split.by is {by}; cases that they keep together may be in both parts"
+        apart = "cases that they keep together may be in both parts"
+        texts.append(f"its folds are not used, as data.split.by is {by}; {apart}")
     without = [case.id for case in case_set.cases if case.id not in case_set.folds]
     if case_set.folds and by == "fold" and without:
-        yield f"{len(without)} cases have no fold and are trained on in every fold: {first_few(without)}"
+        texts.append(f"{len(without)} cases have no fold and are trained on in every fold: {first_few(without)}")
     used = validated | {case.id for case in train}
     rest = [case.id for case in case_set.cases if case.id not in used] if config.train_range == (0, 1) else []
     if rest:
-        yield (
+        texts.append(
             f"data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)}); add them to a part "
             "of splits_final.json, or use another data.split.by"
         )
+    return tuple(f"{case_set.source}: {text}" for text in texts)
 
 
 def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from markupsafe import Markup
@@ -185,6 +184,7 @@ PARTS = {
 def run_sections(run: Run) -> tuple[Section, ...]:
     """Everything but the key figures."""
     metric = words.metric(run).removeprefix("mean ")
+    environment = yaml.safe_dump(run.environment, sort_keys=False, allow_unicode=True) if run.environment else ""
     sections = (
         Section(f"Loss and {metric}", charts=(_validations(run, metric), _loss(run))),
         _time(run),
@@ -192,7 +192,7 @@ def run_sections(run: Run) -> tuple[Section, ...]:
         slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
-        _folded("Environment", "Versions and the machine", _yaml(run.environment) if run.environment else ""),
+        _folded("Environment", "Versions and the machine", environment),
         _folded("Configuration", "run.yaml, resolved", run.config),
     )
     return tuple(section for section in sections if section is not None)
@@ -301,10 +301,6 @@ def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], 
 
 def _folded(title: str, about: str, text: str) -> Section:
     return Section(title, pre=text, folded=about) if text else Section(title, note="Not recorded.")
-
-
-def _yaml(values: dict[str, Any]) -> str:
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 PERCENT = (0.0, 103.0)

@@ -106,8 +106,7 @@ class _FewChannels(ClassSwap):
             output: Tensor = super().forward(image, *more)  # type: ignore[misc]
             return output
         function = _FewTransposed if self.transposed else _FewConv
-        result: Tensor = function.apply(ready, self.weight, bias)
-        return result
+        return function.apply(ready, self.weight, bias)
 
 
 def _ready(image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:

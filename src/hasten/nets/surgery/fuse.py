@@ -64,7 +64,9 @@ class _Kept(ClassSwap):
     """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and _kernels_take(image))
+        # Measured on an H100, the Triton kernels lose without channels-last.
+        kernels = self.hasten_kernels and kernels_take(image) and layout_of(image) is not torch.contiguous_format
+        ours = on_cpu_only(image, self.weight, self.bias) or kernels
         if not (ours and _is_image(image) and self._fits(image)):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
@@ -95,11 +97,6 @@ class _KeptBatch(_Kept):
 
     def _finisher(self: Any, image: Tensor) -> Finish:
         return _FinishBatch(self, image, training=self.training)
-
-
-def _kernels_take(image: Tensor) -> bool:
-    """Whether the Triton kernels may run now on this image: measured on an H100, they lose without channels-last."""
-    return kernels_take(image) and layout_of(image) is not torch.contiguous_format
 
 
 def _is_image(image: Tensor) -> bool:
