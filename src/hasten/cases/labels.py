@@ -283,6 +283,7 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
     unknown = np.setdiff1d(distinct_values(integers), values)
     raise ValueError(
         f"{path}: holds label values that are not declared: {first_few(unknown, 8)}; declared are "
-        f"{first_few(values, 8)}. Name the classes with their values (data.classes={{cell: 255}}, a labels.json, or the labels of "
-        "the source), or correct the label map; data.ignore=VALUE leaves one out that marks voxels that are not annotated."
+        f"{first_few(values, 8)}. Name the classes with their values (data.classes={{cell: 255}}, a labels.json, or "
+        "the labels of the source), or correct the label map; data.ignore=VALUE leaves one out that marks voxels that "
+        "are not annotated."
     )

@@ -25,9 +25,7 @@ class Dp(Strategy):
     def mistakes(self, config: RunConfig) -> list[str]:
         """Settings that don't work with threads of one process."""
         train, count = config.train, self.world.size
-        started = (
-            f"distribute.strategy: dp is one process for all GPUs, and {count} were started; start one, or use ddp"
-        )
+        begun = f"distribute.strategy: dp is one process for all GPUs, and {count} were started; start one, or use ddp"
         shared = "distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false"
         compiled = "train.compile: dp copies the network at every step, compiled code can't be; set it to false"
         captured = "train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false"
