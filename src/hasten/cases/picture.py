@@ -76,12 +76,11 @@ def _size(picture: Image.Image) -> tuple[int, int]:
     return (width, height) if _exif_orientation(picture) in TRANSPOSED else (height, width)
 
 
-def write_label_picture(path: Path, label: np.ndarray) -> Path:
-    """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16. Returns `path`."""
+def write_label_picture(path: Path, label: np.ndarray) -> None:
+    """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16."""
     kind = np.uint8 if label.max(initial=0) < 256 else np.uint16
     with replacing(path, path.with_name(f".{path.name}.tmp"), durable=False) as file:
         Image.fromarray(label[0].astype(kind)).save(file, format="PNG")
-    return path
 
 
 def _mode(picture: Image.Image, *, indices: bool) -> str:

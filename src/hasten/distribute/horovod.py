@@ -201,5 +201,4 @@ def _local_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Nothing is sent: the system only chooses a way there.
         probe.connect((server, int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "9"))))
-        address: str = probe.getsockname()[0]
-        return address
+        return probe.getsockname()[0]

@@ -149,9 +149,6 @@ def _tensorboard(run: Tracking, batches: Batches) -> None:
     events.close()
 
 
-MLFLOW_DB = "mlflow.db"
-ARTIFACTS = "mlartifacts"
-"""Folder next to the database for the files of runs."""
 _PARAMS, _LONGEST = 100, 6000
 """MLflow's limits: parameters of one call, and letters of a parameter's value."""
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -165,7 +162,7 @@ def _mlflow(run: Tracking, batches: Batches) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}")
+    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / 'mlflow.db'}")
     run_id = _new_run(client, run)
     params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
     for first in range(0, len(params), _PARAMS):
@@ -181,7 +178,7 @@ def _new_run(client: Any, run: Tracking) -> str:
 
     project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
     # Without it, MLflow would put files into the folder that the command was given in.
-    beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", project)
+    beside = run.folder.parent / "mlartifacts" / re.sub(r"\W", "_", project)
     artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
     try:
         client.create_experiment(project, artifact_location=artifacts)
@@ -194,8 +191,7 @@ def _new_run(client: Any, run: Tracking) -> str:
         start_time=int(1000 * run.began),
         tags={"mlflow.source.name": "hasten", "hasten.folder": str(run.folder)},
     )
-    run_id: str = created.info.run_id
-    return run_id
+    return created.info.run_id
 
 
 def _key(name: str) -> str:

@@ -52,8 +52,7 @@ def build_classifier(config: ClassifierConfig) -> nn.Module:
 
     tiles = {"spatial_dims": 2, "n_input_channels": 3, "num_classes": 1}
     torchvision = {"conv1_t_stride": 2, "shortcut_type": "B", "bias_downsample": False}
-    network: nn.Module = ResNet("basic", [2] * 4, [config.width * by for by in (1, 2, 4, 8)], **tiles, **torchvision)
-    return network
+    return ResNet("basic", [2] * 4, [config.width * by for by in (1, 2, 4, 8)], **tiles, **torchvision)
 
 
 def tile_loss(output: Tensor, label: Tensor) -> Tensor:

@@ -103,8 +103,7 @@ class _FewChannels(ClassSwap):
         bias = None if is_unbiased(self) else self.bias
         ready = None if more or image.shape[1:2] != (self.in_channels,) else _ready(image, self.weight, bias)
         if ready is None:
-            output: Tensor = super().forward(image, *more)  # type: ignore[misc]
-            return output
+            return super().forward(image, *more)  # type: ignore[misc]
         function = _FewTransposed if self.transposed else _FewConv
         return function.apply(ready, self.weight, bias)
 

@@ -33,8 +33,6 @@ class Surgery:
     """Layers that no longer add their bias, because the norm after them cancels it."""
     norms: tuple[str, ...] = ()
     """Norms that keep the memory format of their input, those of `pairs` included."""
-    activations: tuple[str, ...] = ()
-    """Activations that wait for such a norm."""
     few_channels: tuple[str, ...] = ()
     """Convolutions to a few channels, which C++ functions compute on a CPU."""
 
@@ -164,10 +162,10 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
 
     Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`.
     """
-    norms, activations, pairs = [], [], []
+    norms, pairs = [], []
     for name, module in network.named_modules():
-        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and swap_class(module, _Following):
-            activations.append(name)
+        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS:
+            swap_class(module, _Following)
         if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
@@ -176,7 +174,7 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:
             pairs.append(name)
-    return Surgery(pairs=tuple(pairs), norms=tuple(norms), activations=tuple(activations))
+    return Surgery(pairs=tuple(pairs), norms=tuple(norms))
 
 
 def fuse_block(block: nn.Module) -> bool:
