@@ -87,10 +87,9 @@ def spleen_chain(
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
     """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
-    flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
     return _chain(
         crop or SpatialCrop(size=patch),
-        *flips,
+        *(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims)),
         Normalize(nonzero=True, channel_wise=True),
         ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
         ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
@@ -124,8 +123,7 @@ def default_chain(
 
     spacing: voxel size (D, H, W) of prepared cases, which rotations are made in.
     """
-    first = 3 - spatial_dims
-    flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
+    flips = (sample.flip_prob or (0.0, 0.0, 0.0))[3 - spatial_dims :]
     alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
     turn, zoom = sample.rotate_deg or ROTATE_DEG, sample.scale_range or SCALE_RANGE
     return _chain(

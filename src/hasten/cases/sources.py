@@ -1,7 +1,4 @@
-"""Loads a source that a user names as a validated set of cases: a folder, a JSON or CSV list, another tool's dataset.json.
-
-Relative names in a list start at its folder.
-"""
+"""Loads a source that a user names as a validated set of cases. Relative names in a list start at its folder."""
 
 from __future__ import annotations
 

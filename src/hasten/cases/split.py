@@ -37,7 +37,13 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     config, _ = choose_split(case_set, config)
     match config.by:
         case "fraction":
-            held_out = _draw_fraction([case.id for case in cases], config)
+            assert config.fraction is not None
+            if not 0.0 < config.fraction < 1.0:
+                raise ValueError(
+                    f"data.split.fraction is {config.fraction}; it must lie between 0 and 1, for example 0.2."
+                )
+            count = min(max(round(config.fraction * len(cases)), 1), len(cases) - 1)
+            held_out = set(_shuffled([case.id for case in cases], config.seed)[:count])
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
         case "fold" | "nnunet":
@@ -129,14 +135,6 @@ def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
             f"data.split.train_range: {list(config.train_range)} of {len(train)} training cases holds none; widen it."
         )
     return tuple(case for case in train if case.id in used)
-
-
-def _draw_fraction(ids: list[str], config: SplitConfig) -> set[str]:
-    assert config.fraction is not None
-    if not 0.0 < config.fraction < 1.0:
-        raise ValueError(f"data.split.fraction is {config.fraction}; it must lie between 0 and 1, for example 0.2.")
-    count = min(max(round(config.fraction * len(ids)), 1), len(ids) - 1)
-    return set(_shuffled(ids, config.seed)[:count])
 
 
 def fold_numbers(case_set: CaseSet, config: SplitConfig) -> list[int]:

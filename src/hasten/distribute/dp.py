@@ -29,7 +29,7 @@ class Dp(Strategy):
         shared = "distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false"
         compiled = "train.compile: dp copies the network at every step, compiled code can't be; set it to false"
         captured = "train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false"
-        wrong = {begun: count > 1, shared: config.distribute.sync_norm}
+        wrong: dict[str, bool | None] = {begun: count > 1, shared: config.distribute.sync_norm}
         wrong |= {compiled: train.compile, captured: train.capture}
         return [message for message, holds in wrong.items() if holds]
 

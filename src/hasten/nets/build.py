@@ -160,5 +160,4 @@ def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.
         Level(channels=width, kernel=kernel, stride=stride, blocks=number)
         for width, kernel, stride, number in zip(config.channels, _kernels(config, dims), strides, blocks, strict=True)
     ]
-    heads = config.deep_supervision
-    return NnUNet(_layers(config, dims), inputs, outputs, levels, residual=residual, heads=heads)
+    return NnUNet(_layers(config, dims), inputs, outputs, levels, residual=residual, heads=config.deep_supervision)

@@ -208,5 +208,4 @@ def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT)
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    box = f"0 0 {WIDTH} {height}"
-    return f'<svg class="figure" viewBox="{box}" role="img" aria-label="{escape(describe)}">{svg}'
+    return f'<svg class="figure" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(describe)}">{svg}'

@@ -73,8 +73,7 @@ class _FewTransposed(torch.autograd.Function):
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(image, weight)
         output = _empty(image, weight.shape[1], [2 * side for side in image.shape[2:]])
-        size = _size_of(image, weight.shape[1])
-        call("few_transposed", size, (image, weight.contiguous(), bias, output))
+        call("few_transposed", _size_of(image, weight.shape[1]), (image, weight.contiguous(), bias, output))
         return output
 
     @staticmethod
