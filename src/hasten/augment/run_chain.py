@@ -129,8 +129,7 @@ def with_patch(run: RunChain, patch: Triple) -> RunChain:
             "transform, or leave sample.stages out"
         )
     sized: CropOp = replace(crop, size=patch)  # type: ignore[type-var]  # every crop is a dataclass
-    ops = tuple(_sized_check(op, patch) for op in run.chain.ops)
-    chain = replace(run.chain, crop=sized, ops=ops)
+    chain = replace(run.chain, crop=sized, ops=tuple(_sized_check(op, patch) for op in run.chain.ops))
     final = _final_size(chain, patch)
     if final != patch:
         raise ValueError(

@@ -256,8 +256,7 @@ def _validations(run: Run, metric: str) -> Chart:
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
-    svg = line_chart(lines, id_prefix="dice", describe=describe, level=run.target)
-    return Chart(svg, title, tuple(keys))
+    return Chart(line_chart(lines, id_prefix="dice", describe=describe, level=run.target), title, tuple(keys))
 
 
 def _time(run: Run) -> Section:
@@ -352,8 +351,7 @@ def _chart(title: str, curves: Curves, id_: str, bounds: tuple[float, float | No
     lines = [Line(points=points, color=color(place)) for place, (_, points) in enumerate(drawn, 1)]
     means = [words.number(statistics.fmean(value for _, value in points)) for _, points in drawn]
     keys = [Key(name, line.color, f"mean {mean}") for (name, _), line, mean in zip(drawn, lines, means, strict=True)]
-    svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
-    return Chart(svg, title, tuple(keys))
+    return Chart(line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds), title, tuple(keys))
 
 
 def _curves_of(

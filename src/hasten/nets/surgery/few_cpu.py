@@ -58,8 +58,7 @@ class _FewConv(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=channels_last_of(image))
         to_image = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
-            axes = tuple(range(2, weight.ndim))
-            to_image = _convolved(gradient, weight.flip(axes).movedim(1, -1), None)
+            to_image = _convolved(gradient, weight.flip(tuple(range(2, weight.ndim))).movedim(1, -1), None)
         if any(ctx.needs_input_grad[1:]):
             filters = torch.empty_like(weight.movedim(0, -1), memory_format=torch.contiguous_format)
             to_bias = weight.new_empty(len(weight))
