@@ -14,7 +14,7 @@ from hasten.augment.chain import Batch
 from hasten.augment.program import HostSource, Program, Segment
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
-from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_at, stage_plan
 from tests.augment.stores import Shape, random_store, segment_of
 
 SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
@@ -59,8 +59,9 @@ def test_a_batch_is_a_function_of_the_step_alone(kind: str, keep_voxels: bool, s
     stages = plan(keep_voxels=keep_voxels)
     own = program(kind, stages, samples)
     whole = list(map(copied, Feed(own, last=13)))
-    assert [tuple(batch["image"].shape[2:]) for batch in whole] == [own.stage(step).patch for step in range(13)]
-    assert [len(batch["image"]) for batch in whole] == [own.stage(step).batch_size for step in range(13)]
+    stage_of_step = [stage_at(own.rounds.stages, step) for step in range(13)]
+    assert [tuple(batch["image"].shape[2:]) for batch in whole] == [stage.patch for stage in stage_of_step]
+    assert [len(batch["image"]) for batch in whole] == [stage.batch_size for stage in stage_of_step]
     for first, last in [(0, 2), (2, 4), (3, 6), (5, 13), (6, 7), (12, 13), (4, 4)]:
         for result in (list(own.batches(first, last)), list(map(copied, Feed(own, first=first, last=last)))):
             assert len(result) == last - first
@@ -82,7 +83,7 @@ def test_cases_keep_their_order_over_the_stages(keep_voxels: bool) -> None:
         numbers += range(start, start + (stage.last - stage.first) * stage.batch_size)
     assert seen == cases_of(torch.tensor(5), torch.arange(numbers[-1] + 1), 5)[numbers].tolist()
     assert own.samples(0, 10) == len(seen) == len(numbers)
-    assert own.samples(2, 12) == sum(own.stage(step).batch_size for step in range(2, 12))
+    assert own.samples(2, 12) == sum(stage_at(own.rounds.stages, step).batch_size for step in range(2, 12))
     counts = Counter(seen).values()
     assert max(counts) - min(counts) <= 2 + skipped
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.cases import entries, locate
-from hasten.cases.case_lists import read_csv_list, read_json_list
 from hasten.cases.entries import Listing, case_from_entry
 from hasten.cases.locate import FileLocator, join
+from hasten.cases.sources import read_csv_list, read_json_list
 
 
 def from_csv(folder: Path, lines: list[str], end: str) -> Listing:

@@ -176,7 +176,7 @@ def test_names_copies_and_files_are_kept() -> None:
     for other in (copy.deepcopy(saving), pickle.loads(pickle.dumps(saving))):
         assert [type(module) for module in other.modules()] == [type(module) for module in saving.modules()]
         assert same(next(train(other))[1], wanted[1])
-    assert undo(saving) > 0
+    undo(saving)
     assert [type(module) for module in saving.modules()] == [type(module) for module in plain.modules()]
     assert all(
         vars(one).keys() == vars(other).keys() for one, other in zip(saving.modules(), plain.modules(), strict=True)

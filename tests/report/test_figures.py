@@ -57,7 +57,7 @@ def test_graphs_are_over_any_quantity() -> None:
 
 def test_a_strip_has_a_row_for_each_group() -> None:
     groups = [(1, "--c1", [0.5]), (3, "--c2", [0.9, 0.1, 0.2])]
-    svg = figures.strip_chart(groups, x_label="Dice", id_prefix="a", describe="Dice by class")
+    svg = figures.strip_chart(groups, x_label="Dice", describe="Dice by class")
     assert {"1", "3", "Dice"} <= {element.text for element in parsed(svg).iter("text")}
     dots = [len(re.findall(rf"<use [^>]*var\(--c{row}\)", svg)) for row in (1, 2)]
     assert dots == [1, 3]

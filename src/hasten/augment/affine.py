@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.maps import Interpolation, Map, columns, compose, moving, multiply, rotation, scaling
-from hasten.augment.op import Drawn, Prob, Range, RangeAbove0, Ranges, check_range, uniform_between
+from hasten.augment.op import Drawn, Prob, Range, RangeAbove0, Ranges, check_range
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform, uniform_in
@@ -174,7 +174,9 @@ def _between(key: Tensor, stream: int, ranges: tuple[Range, ...], count: int) ->
     padded = (*ranges[:count], *[(0.0, 0.0)] * (count - len(ranges)))
     if len(set(padded)) == 1:
         return uniform_in(key, stream, *padded[0], count=count)
-    return uniform_between(key, stream, padded)
+    low = constant(tuple(float(first) for first, _ in padded), key.device)
+    width = constant(tuple(float(last - first) for first, last in padded), key.device)
+    return low + width * uniform(key, stream, count)
 
 
 def _sheared(coefficients: Tensor) -> Tensor:

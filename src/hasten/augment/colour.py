@@ -91,7 +91,8 @@ class ColorJitter(Operation):
         return tuple(_range_of(name, getattr(self, name)) for name in _NAMES)
 
     def _blended(self, image: Tensor, blend: _Blend, factor: Tensor) -> Tensor:
-        grey = _grey(image)
+        grey = image[:, 0:1] * _GREY[0]
+        grey.add_(image[:, 1:2], alpha=_GREY[1]).add_(image[:, 2:3], alpha=_GREY[2])
         mean = grey.mean((1, *space(grey)), keepdim=True) * spread(blend.to_mean, image)
         other = grey.mul_(spread(blend.to_grey, image)).add_(mean)
         return torch.lerp(other, image, spread(factor, image)).clamp_(0.0, self.value_range)
@@ -137,11 +138,6 @@ def _in_order(drawn: Mapping[str, Tensor], numbers: tuple[int, ...]) -> tuple[_B
     return tuple(
         _Blend(factor[:, turn], to_grey[:, turn], to_mean[:, turn], before_hue[:, turn]) for turn in range(len(numbers))
     )
-
-
-def _grey(image: Tensor) -> Tensor:
-    grey = image[:, 0:1] * _GREY[0]
-    return grey.add_(image[:, 1:2], alpha=_GREY[1]).add_(image[:, 2:3], alpha=_GREY[2])
 
 
 def _rotate_hue(image: Tensor, hue: Tensor) -> Tensor:

@@ -41,10 +41,13 @@ def draw_stages(
     words = _words(stages, key)
     for stage in stages:
         if isinstance(stage, Warp):
-            draws.append(_maps(stage, words, spatial_dims))
+            maps: Maps = {}
+            for keys in groups_of(stage):
+                maps |= dict.fromkeys(keys, _composed_map(stage.readings[keys[0]], words, stage.size, spatial_dims))
+            draws.append({key: maps[key] for key in stage.readings})
             size = stage.out
         else:
-            draws.append(_numbers(stage, words, size, channels, spatial_dims))
+            draws.append(_numbers(stage, words, size[3 - spatial_dims :], channels))
     return tuple(draws)
 
 
@@ -61,13 +64,6 @@ def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     return keys, chances(keys)
 
 
-def _maps(warp: Warp, words: _Words, spatial_dims: int) -> Maps:
-    maps: Maps = {}
-    for keys in groups_of(warp):
-        maps |= dict.fromkeys(keys, _composed_map(warp.readings[keys[0]], words, warp.size, spatial_dims))
-    return {key: maps[key] for key in warp.readings}
-
-
 def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: int) -> Map:
     keys, chance = words
     nothing = identity(keys.shape[1], keys.device)
@@ -82,12 +78,10 @@ def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: i
     return merged or nothing
 
 
-def _numbers(placed: ChainOp, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
+def _numbers(placed: ChainOp, words: _Words, space: tuple[int, ...], channels: Mapping[str, int]) -> Drawn:
     op, key, chance = placed.op, *(each[placed.position] for each in words)
-    space = size[3 - spatial_dims :]
     if isinstance(op, ValueOp):
-        use = chance < op.prob
-        return {**op.draw(key, (channels[op.keys[0]], *space)), "use": use}
+        return {**op.draw(key, (channels[op.keys[0]], *space)), "use": chance < op.prob}
     return {}
 
 

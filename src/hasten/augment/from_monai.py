@@ -87,8 +87,6 @@ class TransformProgram:
         which stay where they are. train_cases: positions in it that are drawn from, None for all. share,
         spans: see `make_segment`. Raises ValueError where data and chain do not fit.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
         items, arena = _items_of(data, self.cached)
         cases = tuple(range(items.count)) if train_cases is None else tuple(train_cases)
         if not cases or min(cases) < 0 or max(cases) >= items.count:
@@ -153,9 +151,8 @@ class TransformProgram:
 
     def _context_for(self, entries: Mapping[str, Any], dims: int, device: torch.device) -> Context:
         """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
-        present = {key: value for key, value in entries.items() if value is not None}
         labels = tuple(key for key in self.context.label_keys if key in entries)
-        in_bytes = tuple(key for key, value in present.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
+        in_bytes = tuple(key for key, value in entries.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
         keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": in_bytes}
         cucim = not self.strict and kind_of(device).nvidia and can_run()
         return replace(self.context, dims=dims, cucim=cucim, **keys)
@@ -293,7 +290,9 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     item, last = items.get(0), items.get(items.count - 1)
     candidates, others = number_keys(item, here.context.keys)
     cropped = here.plan.crop is not None or bool(here.plan.source)
-    read = _indices_keys(here.cached)
+    # Entries that crops take their centres from are of another length in each case.
+    centres = ("fg_indices_key", "bg_indices_key", "indices_key")
+    read = {getattr(each, name, None) for each in here.cached.compose.transforms for name in centres}
     candidates = [key for key in candidates if key not in read]
     alike = [key for key in candidates if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
     # Whole volumes beside cropped patches are left out of the batch.

@@ -77,8 +77,7 @@ def launch_fused(
     batch = {name: value.view(*value.shape[:2], *warp.out[3 - spatial_dims :]) for name, value in batch.items()}
     rest = {name: reading for name, reading in warp.readings.items() if name not in batch}
     if rest:
-        others = replace(warp, readings=rest)
-        batch |= warped(others, cases, draws.stages[0], draws.case, draws.start, spatial_dims)
+        batch |= warped(replace(warp, readings=rest), cases, draws.stages[0], draws.case, draws.start, spatial_dims)
     batch = {name: batch[name] for name in warp.readings}
     return follow(stages[last + 1 :], batch, draws.stages[last + 1 :], spatial_dims)
 

@@ -22,12 +22,6 @@ def _axis(axis: int, spatial_dims: int) -> int:
     return axis % spatial_dims + 3 - spatial_dims
 
 
-def _lengths(size: Triple, axes: tuple[int, ...]) -> list[int]:
-    """Voxels along spatial axes; of a flat image, D is not among them unless one of the axes can only be 3-D's."""
-    dims = 2 if size[0] == 1 and max(axes) < 2 else 3
-    return [size[_axis(axis, dims)] for axis in axes]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flip(SpatialOperation):
     """MONAI's RandFlip: all the axes together (None: every axis). `drawn` is empty."""
@@ -80,7 +74,9 @@ class Rotate90(SpatialOperation):
             raise ValueError(f"Rotate90: spatial_axes={self.spatial_axes}; name two axes")
 
     def out_size(self, size: Triple) -> Triple:
-        first, second = _lengths(size, self.spatial_axes)
+        # Of a flat image, D is not among the axes unless one of them can only be 3-D's.
+        dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
+        first, second = (size[_axis(axis, dims)] for axis in self.spatial_axes)
         if first != second:
             raise ValueError(
                 f"Rotate90: spatial_axes={self.spatial_axes} are {first} and {second} voxels long; a "

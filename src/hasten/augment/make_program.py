@@ -35,8 +35,7 @@ class CaseSource:
 
 def cases_of_arena(arena: Arena, spatial_dims: int) -> CaseSource:
     """The prepared cases of an arena, where they are; nothing is copied."""
-    store = replace(arena.store, spatial_dims=spatial_dims)
-    return CaseSource(store=store, pages=arena.pages)
+    return CaseSource(store=replace(arena.store, spatial_dims=spatial_dims), pages=arena.pages)
 
 
 def make_segment(

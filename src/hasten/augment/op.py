@@ -11,7 +11,7 @@ randomness comes from `key` by way of `hasten.sample.random`, whose streams 1, 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
@@ -19,7 +19,6 @@ from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
 from torch import Tensor
 
 from hasten.config.schema import Triple
-from hasten.sample.constant import constant
 from hasten.sample.random import salted_keys, uniform
 
 Drawn = dict[str, Tensor]
@@ -65,13 +64,6 @@ def op_key(key: Tensor, position: int) -> Tensor:
 def chances(key: Tensor) -> Tensor:
     """(...) float32 in [0, 1): an operation is used where it lies below its probability. key: (..., 2)."""
     return uniform(key.view(-1, 2), _USE, 1).view(key.shape[:-1])
-
-
-def uniform_between(key: Tensor, stream: int, ranges: Sequence[tuple[float, float]], count: int = 0) -> Tensor:
-    """(B, count) float32 from the ranges in turn, or all from the only one. count: 0 for one a range."""
-    low = constant(tuple(float(first) for first, _ in ranges), key.device)
-    width = constant(tuple(float(last - first) for first, last in ranges), key.device)
-    return low + width * uniform(key, stream, count or len(ranges))
 
 
 def spread(value: Tensor, image: Tensor) -> Tensor:

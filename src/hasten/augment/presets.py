@@ -40,7 +40,6 @@ def nnunet_chain(
     mirror_axes: Sequence[int] | None = None,
     in_plane: bool = False,
     label_mode: str = "nearest",
-    label_keys: tuple[str, ...] = _LABEL,
 ) -> Chain:
     """The random transforms of nnU-Net 2.8's default trainer, on patches cut at random (or by `crop`).
 
@@ -53,32 +52,26 @@ def nnunet_chain(
     turn = math.radians(rotate_deg)
     chance, each = (0.5, 1.0) if num_channels == 1 else (1.0, 0.5)
     axes = tuple(range(spatial_dims) if mirror_axes is None else mirror_axes)
-    keys = (*_IMAGE, *label_keys)
-    modes = ("bilinear", *[label_mode] * len(label_keys))
     coarse: dict[str, Any] = {"zoom_range": (0.5, 1.0), "synchronize_channels": False, "p_per_channel": each}
-    return Chain(
-        crop=crop or SpatialCrop(size=patch, pad=True),
-        ops=(
-            Spatial(
-                rotate_prob=0.2,
-                rotate=(-turn, turn),
-                scale_prob=0.2,
-                scale=(0.7, 1.4),
-                in_plane=in_plane,
-                mode=modes,
-                keys=keys,
-            ),
-            *([Mirror(spatial_axis=axes, keys=keys)] if axes else []),
-            GaussianNoise(prob=0.1, std=(0.0, 0.1)),
-            Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
-            Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
-            Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
-            SimulateLowResolution(prob=0.25 * chance, ignore_axes=(0,) if in_plane else (), **coarse),
-            Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
-            Gamma(prob=0.3, gamma=(0.7, 1.5)),
+    return _chain(
+        crop or SpatialCrop(size=patch, pad=True),
+        Spatial(
+            rotate_prob=0.2,
+            rotate=(-turn, turn),
+            scale_prob=0.2,
+            scale=(0.7, 1.4),
+            in_plane=in_plane,
+            mode=("bilinear", label_mode),
+            keys=_PAIR,
         ),
-        keys=keys,
-        label_keys=label_keys,
+        *([Mirror(spatial_axis=axes, keys=_PAIR)] if axes else []),
+        GaussianNoise(prob=0.1, std=(0.0, 0.1)),
+        Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
+        Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
+        Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
+        SimulateLowResolution(prob=0.25 * chance, ignore_axes=(0,) if in_plane else (), **coarse),
+        Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
+        Gamma(prob=0.3, gamma=(0.7, 1.5)),
     )
 
 
@@ -94,10 +87,9 @@ def spleen_chain(
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
     """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
-    flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
     return _chain(
         crop or SpatialCrop(size=patch),
-        *flips,
+        *(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims)),
         Normalize(nonzero=True, channel_wise=True),
         ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
         ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
@@ -131,8 +123,7 @@ def default_chain(
 
     spacing: voxel size (D, H, W) of prepared cases, which rotations are made in.
     """
-    first = 3 - spatial_dims
-    flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
+    flips = (sample.flip_prob or (0.0, 0.0, 0.0))[3 - spatial_dims :]
     alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
     turn, zoom = sample.rotate_deg or ROTATE_DEG, sample.scale_range or SCALE_RANGE
     return _chain(

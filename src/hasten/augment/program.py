@@ -24,7 +24,7 @@ from hasten.cache.arena import Pages, Store
 from hasten.devices import kind_of
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import CaseOrder
-from hasten.sample.patch_stages import DealingRounds, PatchStage, cut_by_stage, stage_at
+from hasten.sample.patch_stages import DealingRounds, PatchStage, cut_by_stage
 from hasten.sample.random import hash32, sample_key
 from hasten.sample.share import WHOLE, Share
 
@@ -83,7 +83,8 @@ class HostSource:
         # 2. The stages that run here. Such samples are cases of their own, which the first stage reads where it runs.
         if samples is None:
             return DrawnBatch(draws, segment.run(range(self.stages), draws, cases=segment.stored()), per_case)
-        draws = _of_samples(draws)
+        rows = torch.arange(draws.case.shape[0], device=draws.case.device)
+        draws = draws._replace(case=rows, start=torch.zeros_like(draws.start))
         if self.stages > 0:
             samples = segment.run(range(self.stages), draws, cases=samples_as_cases(samples)[0])
         return DrawnBatch(draws, samples, per_case)
@@ -265,12 +266,6 @@ class Segment:
             first = last
 
 
-def _of_samples(draws: Draws) -> Draws:
-    """The draws, for samples that are in a batch of their own instead of in their cases."""
-    rows = torch.arange(draws.case.shape[0], device=draws.case.device)
-    return draws._replace(case=rows, start=torch.zeros_like(draws.start))
-
-
 def _whole(cases: PackedCases, case: Tensor) -> Tensor:
     """(B, C, D, H, W) of whole cases, which all have one size."""
     sides = cases.shape[0].tolist()
@@ -321,10 +316,6 @@ class Program:
     @property
     def device(self) -> torch.device:
         return self.latest.device
-
-    def stage(self, step: int) -> PatchStage:
-        """The stage of a step; steps after the last stage have its shape."""
-        return stage_at(self.rounds.stages, step)
 
     def samples(self, first: int, last: int) -> int:
         """Samples in steps `first` ... `last` - 1, of all ranks."""

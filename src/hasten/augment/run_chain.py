@@ -87,7 +87,12 @@ def run_chain(
         require_same_source(code, augment.digest, setting=setting)
         with _naming(setting):
             plan = _plan_of(code.value, patch, spatial_dims)
-            _check_own_crop(plan, sample)
+            usual = SampleConfig().foreground_prob
+            if (plan.crop is not None or plan.source) and sample.foreground_prob != usual:
+                raise ValueError(
+                    f"the chain has a crop of its own, so that sample.foreground_prob={sample.foreground_prob} has no "
+                    f"effect; leave the crop out, or set sample.foreground_prob={usual}"
+                )
     else:
         if augment.preset == "default":
             chain = default_chain(sample, patch=patch, spatial_dims=spatial_dims, spacing=spacing)
@@ -104,7 +109,11 @@ def run_chain(
         if isinstance(chain.crop, CropByPosNegLabel):
             chain = replace(chain, crop=replace(chain.crop, ignore_index=ignore_index))
         result = RunChain(chain=chain, transforms=plan.source, steps=explained(plan), digest=digest)
-        _check_batch_size(chain, sample)
+        if sample.batch_size is not None and sample.batch_size % chain.num_samples:
+            raise ValueError(
+                f"{name_of(chain.crop)}: num_samples={chain.num_samples} does not divide "
+                f"sample.batch_size={sample.batch_size}; set num_samples=1, or another batch size"
+            )
         for _, factor in sample.stages or ():
             depth, height, width = (max(1, round(side * factor)) for side in patch)
             with_patch(result, (depth, height, width))
@@ -120,8 +129,7 @@ def with_patch(run: RunChain, patch: Triple) -> RunChain:
             "transform, or leave sample.stages out"
         )
     sized: CropOp = replace(crop, size=patch)  # type: ignore[type-var]  # every crop is a dataclass
-    ops = tuple(_sized_check(op, patch) for op in run.chain.ops)
-    chain = replace(run.chain, crop=sized, ops=ops)
+    chain = replace(run.chain, crop=sized, ops=tuple(_sized_check(op, patch) for op in run.chain.ops))
     final = _final_size(chain, patch)
     if final != patch:
         raise ValueError(
@@ -137,24 +145,6 @@ def _naming(setting: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{setting}: {error}") from None
-
-
-def _check_own_crop(plan: LoweredChain, sample: SampleConfig) -> None:
-    usual = SampleConfig().foreground_prob
-    if (plan.crop is not None or plan.source) and sample.foreground_prob != usual:
-        raise ValueError(
-            f"the chain has a crop of its own, so that sample.foreground_prob={sample.foreground_prob} has no effect; "
-            f"leave the crop out, or set sample.foreground_prob={usual}"
-        )
-
-
-def _check_batch_size(chain: Chain, sample: SampleConfig) -> None:
-    repeats = 1 if chain.crop is None else chain.crop.num_samples
-    if sample.batch_size is not None and sample.batch_size % repeats:
-        raise ValueError(
-            f"{name_of(chain.crop)}: num_samples={repeats} does not divide sample.batch_size={sample.batch_size}; set "
-            "num_samples=1, or another batch size"
-        )
 
 
 def _overridden(plan: LoweredChain, augment: AugmentConfig) -> LoweredChain:

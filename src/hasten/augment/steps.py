@@ -72,12 +72,14 @@ def plan_steps(
         steps = [_source_step(each, context) for each in rest[:count]]
         patches = not whole or any(is_random_crop(each) for each in rest[:count])
         here = replace(context, size=size, opening=whole and count == 0, patches=patches)
-        steps += _walk(cached, rest, count, here)
+        steps += _walk(cached.compose, rest, count, here)
         needed = _needed(steps, count)
         if needed <= count:
             break
         count = needed
-    numbered, crop, ops = _assemble(_with_reasons(steps, count), count, context, size)
+    whys = [step.why or f"stands before {name_of(steps[count - 1].transform)}" for step in steps[:count]]
+    whole_steps = [replace(step, ops=(), why=f"{why}; on whole cases") for step, why in zip(steps, whys, strict=False)]
+    numbered, crop, ops = _assemble([*whole_steps, *steps[count:]], count, context, size)
     source = tuple(_transform_of(step) for step in steps[:count])
     return LoweredChain(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
@@ -87,8 +89,7 @@ def size_setting(cached: SplitCompose) -> int:
     rest = cached.compose.transforms[cached.fixed :]
     names = ("Resized", "ResizeWithPadOrCropd", "RandAffined", "CenterSpatialCropd", "SpatialPadd", "Rand3DElasticd")
     sets = [is_random_crop(each) or (type(each).__name__ in names and _reshapes(each)) for each in rest]
-    setting = [number for number, each in enumerate(sets, 1) if each]
-    return max(setting, default=0)
+    return max((number for number, each in enumerate(sets, 1) if each), default=0)
 
 
 def created_keys(transform: Any) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ def _source_step(transform: Any, context: Context) -> ChainStep:
     return ChainStep(transform=transform, how=PER_SAMPLE, ops=lowered.ops if is_cucim(transform) else crop)
 
 
-def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Context) -> list[ChainStep]:
+def _walk(compose: Any, rest: Sequence[Any], first: int, context: Context) -> list[ChainStep]:
     steps = []
     for number in range(first, len(rest)):
         transform = rest[number]
@@ -123,7 +124,9 @@ def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Contex
         if opening and is_random_crop(transform):
             here = replace(here, size=None)
         try:
-            _check_lazy(cached, transform)
+            lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
+            if lazily and compose.overrides and hasattr(transform, "lazy"):
+                raise NotLowered(f"runs lazily with overrides {compose.overrides}")
             lowered = lower(transform, here)
         except NotLowered as refusal:
             undecided = isinstance(refusal, Undecided)
@@ -139,13 +142,6 @@ def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Contex
         patches = context.patches or is_random_crop(transform)
         context = replace(context, size=size, patches=patches, created=context.created + created_keys(transform))
     return steps
-
-
-def _check_lazy(cached: SplitCompose, transform: Any) -> None:
-    compose = cached.compose
-    lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
-    if lazily and compose.overrides and hasattr(transform, "lazy"):
-        raise NotLowered(f"runs lazily with overrides {compose.overrides}")
 
 
 def _size_after(transform: Any, lowered: Lowered, size: Triple | None) -> Triple | None:
@@ -188,13 +184,6 @@ def _draws(steps: Sequence[ChainStep]) -> bool:
     return any(isinstance(op, MapOp | ValueOp) for step in steps if step.how == FUSED for op in step.ops)
 
 
-def _with_reasons(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
-    """Adds a reason to each transform that runs on whole cases."""
-    whys = (step.why or f"stands before {name_of(steps[count - 1].transform)}" for step in steps[:count])
-    explained = [replace(step, ops=(), why=f"{why}; on whole cases") for step, why in zip(steps, whys, strict=False)]
-    return [*explained, *steps[count:]]
-
-
 def _assemble(
     steps: Sequence[ChainStep], count: int, context: Context, size: Triple | None
 ) -> tuple[tuple[ChainStep, ...], CropOp | None, tuple[Any, ...]]:
@@ -216,7 +205,9 @@ def _assemble(
             assembled.append(replace(step, positions=(len(ops) - 1,)))
             continue
         if ops and isinstance(ops[-1], PerSample) and step_ops and size is not None and _draws(steps[number:]):
-            ops.append(_same_size(ops[-1], size, context))
+            names, voxels = names_of(ops[-1].transforms), size[3 - context.dims :]
+            check = partial(check_size, names=names, size=voxels, keys=context.keys)
+            ops.append(Fixed(name="size", apply=check))
         assembled.append(replace(step, positions=tuple(range(len(ops), len(ops) + len(step_ops)))))
         ops += step_ops
         for op in step_ops:
@@ -236,11 +227,6 @@ def eager(transform: Any) -> Any:
     import monai.transforms as mt
 
     return mt.Compose([transform]) if getattr(transform, "lazy", False) is True else transform
-
-
-def _same_size(stage: PerSample, size: Triple, context: Context) -> Fixed:
-    names = names_of(stage.transforms)
-    return Fixed(name="size", apply=partial(check_size, names=names, size=size[3 - context.dims :], keys=context.keys))
 
 
 def check_size(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, ...]) -> Batch:

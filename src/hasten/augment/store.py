@@ -164,8 +164,7 @@ def check_fits(store: Store, crop: CropOp) -> None:
     """Raises ValueError where no case, or one of them, is smaller than the patch and padding is not allowed."""
     if crop.pad:
         return
-    size = torch.tensor(crop.size)
-    small = (store.shape.cpu() < size).any(1)
+    small = (store.shape.cpu() < torch.tensor(crop.size)).any(1)
     if bool(small.any()):
         which = int(small.nonzero()[0, 0])
         shape = tuple(store.shape[which].tolist())[3 - store.spatial_dims :]

@@ -189,8 +189,8 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and uneven:
         raise ValueError(
             f"{richest}: holds gray values between 0 and 255, as masks have that were smoothed or scaled: "
-            f"{_listed(grays)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, declare "
-            "them in a labels.json."
+            f"{first_few(grays, 8)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, "
+            "declare them in a labels.json."
         )
     numbered = [each for each in sets if each[0] > 0 and len(each) >= _DENSE * each[-1]]
     most, fewest = max(numbered, key=len, default=()), min(numbered, key=len, default=())
@@ -202,9 +202,9 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     apart = apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1
     if counted or apart or len(values) > _MAX_FOUND:
         raise ValueError(
-            f"{richest}: holds {len(largest)} values ({_listed(largest)}), and the files {len(values)} in all, which "
-            "look like numbers of single objects (instances) or lossy compression, not classes; store masks of 0 and 1 "
-            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
+            f"{richest}: holds {len(largest)} values ({first_few(largest, 8)}), and the files {len(values)} in all, "
+            "which look like numbers of single objects (instances) or lossy compression, not classes; store masks of 0 "
+            "and 1 (in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
 
 
@@ -232,7 +232,7 @@ def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
         if np.array_equal(integers, array):
             return integers
     odd = array[~(np.isfinite(array) & (array == np.round(array)))].ravel() if low == low else array[np.isnan(array)]
-    shown = _listed(np.unique(odd)) if odd.size else f"{low:g} to {high:g}"
+    shown = first_few(np.unique(odd), 8) if odd.size else f"{low:g} to {high:g}"
     scaling = read_scaling(path) if is_nifti(path) and path.is_file() else (1.0, 0.0)
     scaled = f", as its header scales by scl_slope = {scaling[0]!r} and scl_inter = {scaling[1]!r}"
     raise ValueError(
@@ -282,12 +282,8 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
             return index
     unknown = np.setdiff1d(distinct_values(integers), values)
     raise ValueError(
-        f"{path}: holds label values that are not declared: {_listed(unknown)}; declared are {_listed(values)}. "
-        "Name the classes with their values (data.classes={cell: 255}, a labels.json, or the labels of the source), or "
-        "correct the label map; data.ignore=VALUE leaves one out that marks voxels that are not annotated."
+        f"{path}: holds label values that are not declared: {first_few(unknown, 8)}; declared are "
+        f"{first_few(values, 8)}. Name the classes with their values (data.classes={{cell: 255}}, a labels.json, or "
+        "the labels of the source), or correct the label map; data.ignore=VALUE leaves one out that marks voxels that "
+        "are not annotated."
     )
-
-
-def _listed(values: Iterable[float], limit: int = 8) -> str:
-    shown = [str(value) for value in values]
-    return first_few(shown, limit)

@@ -84,8 +84,7 @@ def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: s
         affine = affine / _to_mm(header)
     wide = max(array.shape) > _LONGEST_AXIS or (header is not None and header["sizeof_hdr"] == _HEADER_BYTES)
     kind = nib.Nifti2Image if wide else nib.Nifti1Image
-    image = kind(array.T, affine, header, dtype=array.dtype)
-    data = image.to_bytes()
+    data = kind(array.T, affine, header, dtype=array.dtype).to_bytes()
     if path.name.endswith(".gz"):
         data = igzip.compress(data, 1, mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -211,8 +211,7 @@ def _check_channels(case: Case, channels: tuple[str, ...], per_file: int, path: 
     kind = ending(case.image[0])
     count = len(channels) // per_file
     names, wanted = [file.name for file in case.image], [f"{case.id}_{index:04d}{kind}" for index in range(count)]
-    alone = [f"{case.id}{kind}"]
-    if len(channels) % per_file or (names != wanted and not (count == 1 and names == alone)):
+    if len(channels) % per_file or (names != wanted and not (count == 1 and names == [f"{case.id}{kind}"])):
         raise ValueError(
             f"{case.image[0]}: case {case.id} has {first_few(names)} of {per_file} channels each, but {path} names the "
             f"channels {', '.join(channels)}, which need {first_few(wanted) or 'other files'}; restore the files, or "

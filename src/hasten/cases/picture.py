@@ -7,22 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from hasten.cases.types import Shape, Volume
 from hasten.files import replacing
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp")
 _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-_UNREADABLE = (
-    OSError,
-    SyntaxError,
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-    TypeError,
-    KeyError,
-    EOFError,
-)
+_UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError, TypeError, KeyError, EOFError)
 ORIENTATION = 274
 """Tag of EXIF and TIFF: how a picture is to be turned, 1 (as it is stored) to 8."""
 TRANSPOSED = (5, 6, 7, 8)
@@ -84,12 +76,11 @@ def _size(picture: Image.Image) -> tuple[int, int]:
     return (width, height) if _exif_orientation(picture) in TRANSPOSED else (height, width)
 
 
-def write_label_picture(path: Path, label: np.ndarray) -> Path:
-    """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16. Returns `path`."""
+def write_label_picture(path: Path, label: np.ndarray) -> None:
+    """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16."""
     kind = np.uint8 if label.max(initial=0) < 256 else np.uint16
     with replacing(path, path.with_name(f".{path.name}.tmp"), durable=False) as file:
         Image.fromarray(label[0].astype(kind)).save(file, format="PNG")
-    return path
 
 
 def _mode(picture: Image.Image, *, indices: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,13 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     config, _ = choose_split(case_set, config)
     match config.by:
         case "fraction":
-            held_out = _draw_fraction([case.id for case in cases], config)
+            assert config.fraction is not None
+            if not 0.0 < config.fraction < 1.0:
+                raise ValueError(
+                    f"data.split.fraction is {config.fraction}; it must lie between 0 and 1, for example 0.2."
+                )
+            count = min(max(round(config.fraction * len(cases)), 1), len(cases) - 1)
+            held_out = set(_shuffled([case.id for case in cases], config.seed)[:count])
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
         case "fold" | "nnunet":
@@ -92,34 +98,32 @@ def split_warnings(
     case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
 ) -> tuple[str, ...]:
     """Warnings where a split is not the one that the source declares, or leaves cases out other than by train_range."""
-    return tuple(f"{case_set.source}: {text}" for text in _differences(case_set, config, train, validation))
-
-
-def _differences(
-    case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
-) -> Iterator[str]:
+    texts = []
     by = choose_split(case_set, config)[0].by
     validated = {case.id for case in validation}
     lost = [case_id for case_id in case_set.held_out if case_id not in validated]
     if lost and by != "fold":
-        yield (
+        texts.append(
             f"holds out cases for validation, but data.split.by is {by}, by which {len(lost)} of them are not "
             f"validated on: {first_few(lost)}"
         )
     elif lost:
-        yield f"holds out {len(lost)} cases for validation, which are in the folds like all others: {first_few(lost)}"
+        which = f"{len(lost)} cases for validation, which are in the folds like all others"
+        texts.append(f"holds out {which}: {first_few(lost)}")
     if case_set.folds and by != "fold":
-        yield f"its folds are not used, as data.split.by is {by}; cases that they keep together may be in both parts"
+        apart = "cases that they keep together may be in both parts"
+        texts.append(f"its folds are not used, as data.split.by is {by}; {apart}")
     without = [case.id for case in case_set.cases if case.id not in case_set.folds]
     if case_set.folds and by == "fold" and without:
-        yield f"{len(without)} cases have no fold and are trained on in every fold: {first_few(without)}"
+        texts.append(f"{len(without)} cases have no fold and are trained on in every fold: {first_few(without)}")
     used = validated | {case.id for case in train}
     rest = [case.id for case in case_set.cases if case.id not in used] if config.train_range == (0, 1) else []
     if rest:
-        yield (
+        texts.append(
             f"data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)}); add them to a part "
             "of splits_final.json, or use another data.split.by"
         )
+    return tuple(f"{case_set.source}: {text}" for text in texts)
 
 
 def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
@@ -131,14 +135,6 @@ def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
             f"data.split.train_range: {list(config.train_range)} of {len(train)} training cases holds none; widen it."
         )
     return tuple(case for case in train if case.id in used)
-
-
-def _draw_fraction(ids: list[str], config: SplitConfig) -> set[str]:
-    assert config.fraction is not None
-    if not 0.0 < config.fraction < 1.0:
-        raise ValueError(f"data.split.fraction is {config.fraction}; it must lie between 0 and 1, for example 0.2.")
-    count = min(max(round(config.fraction * len(ids)), 1), len(ids) - 1)
-    return set(_shuffled(ids, config.seed)[:count])
 
 
 def fold_numbers(case_set: CaseSet, config: SplitConfig) -> list[int]:

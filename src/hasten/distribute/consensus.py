@@ -94,9 +94,7 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
     """
     if world.size == 1:
         return
-    local_facts = {name: str(value) for name, value in facts.items()}
-    facts_by_rank = _gather((world.host, local_facts), None)
-
+    facts_by_rank = _gather((world.host, {name: str(value) for name, value in facts.items()}), None)
     host0, reference = facts_by_rank[0]
     if not world.first and any(values != reference for _, values in facts_by_rank):
         raise OtherRankFailed

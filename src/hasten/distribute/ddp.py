@@ -19,7 +19,6 @@ from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _TOGETHER = 64 * 2**20
 """Bytes of weights per message when a rank broadcasts its own."""
-_NAMED = 5
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -120,7 +119,7 @@ def _require_used(network: nn.Module) -> None:
     unused = [name for name, value in network.named_parameters() if value.requires_grad and value.grad is None]
     if unused:
         raise ValueError(
-            f"distribute.strategy=ddp: the loss does not depend on {first_few(unused, _NAMED)}, whose gradients "
+            f"distribute.strategy=ddp: the loss does not depend on {first_few(unused, 5)}, whose gradients "
             "the other processes would wait for; leave unused layers out of the network or switch off their "
             "requires_grad"
         )

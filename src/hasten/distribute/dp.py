@@ -24,25 +24,14 @@ class Dp(Strategy):
 
     def mistakes(self, config: RunConfig) -> list[str]:
         """Settings that don't work with threads of one process."""
-        messages = []
-        if self.world.size > 1:
-            messages.append(
-                f"distribute.strategy: dp is one process for all GPUs, and {self.world.size} were started; start one, "
-                "or use ddp"
-            )
-        if config.distribute.sync_norm:
-            messages.append(
-                "distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false"
-            )
-        if config.train.compile:
-            messages.append(
-                "train.compile: dp copies the network at every step, compiled code can't be; set it to false"
-            )
-        if config.train.capture:
-            messages.append(
-                "train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false"
-            )
-        return messages
+        train, count = config.train, self.world.size
+        begun = f"distribute.strategy: dp is one process for all GPUs, and {count} were started; start one, or use ddp"
+        shared = "distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false"
+        compiled = "train.compile: dp copies the network at every step, compiled code can't be; set it to false"
+        captured = "train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false"
+        wrong: dict[str, bool | None] = {begun: count > 1, shared: config.distribute.sync_norm}
+        wrong |= {compiled: train.compile, captured: train.capture}
+        return [message for message, holds in wrong.items() if holds]
 
     def wrap(self, network: nn.Module) -> nn.Module:
         """network: of `place`, on the first GPU."""

@@ -217,7 +217,8 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     has two modules, the network is one block. None holds weights that a module before it left over: nnU-Net's decoder
     has the encoder as a part, whose weights are read first.
     """
-    if _has_tied_weights(network):
+    weights = [id(weight) for module in network.modules() for weight in module.parameters(recurse=False)]
+    if len(set(weights)) < len(weights):  # tied ones
         return [network]
     min_bytes = share * sum(weight.nbytes for weight in network.parameters())
     blocks: list[nn.Module] = []
@@ -240,7 +241,9 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
         else:
             remaining = direct_bytes(module) + sum(map(visit, module.children()))
         left_over = any(any(True for _ in part.parameters(recurse=False)) for part in outside & {*module.modules()})
-        if module is network or remaining < min_bytes or not _is_block(module) or left_over:
+        # Without a `forward` of its own, no hook would gather its weights.
+        is_block = any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
+        if module is network or remaining < min_bytes or not is_block or left_over:
             return remaining
         blocks.append(module)
         unassigned.difference_update(module.modules())
@@ -248,16 +251,6 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
 
     visit(network)
     return [*blocks, network]
-
-
-def _is_block(module: nn.Module) -> bool:
-    """Whether the module has submodules and defines `forward`, without which no hook would gather its weights."""
-    return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
-
-
-def _has_tied_weights(network: nn.Module) -> bool:
-    weights = [id(weight) for module in network.modules() for weight in module.parameters(recurse=False)]
-    return len(set(weights)) < len(weights)
 
 
 @torch.no_grad()

@@ -143,14 +143,12 @@ def _store(world: World, timeout: timedelta) -> distributed.Store:
         reason = why_unreachable(host, int(port), within_s=limit_s)
         if reason is not None:
             raise _rendezvous_error(world, reason)
-
-    def meet() -> distributed.Store:
-        store: distributed.Store = next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0]
-        return store
-
     try:
         # What listens there may be another program, which would never answer.
-        return with_timeout(meet, limit_s + _LATE_S)
+        return with_timeout(
+            lambda: next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0],
+            limit_s + _LATE_S,
+        )
     except (RuntimeError, ValueError, OSError) as error:
         reason = "the port is taken by another program" if "EADDRINUSE" in str(error) else first_line(error)
         raise _rendezvous_error(world, reason) from error

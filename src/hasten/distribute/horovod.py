@@ -93,14 +93,10 @@ class Horovod(Strategy):
             return
         assert weight.grad is not None
         gradient = _flat(weight.grad)
-        message = gradient.to(self._wire(gradient.dtype))
+        wire = torch.float32 if gradient.dtype == torch.bfloat16 else gradient.dtype
+        message = gradient.to(torch.float16 if self.config.gradients == "fp16" else wire)
         handle = self._hvd.allreduce_async_(message, name=f"gradient.{number}", op=self._hvd.Average)
         self._sent.append((gradient, message, handle))
-
-    def _wire(self, dtype: torch.dtype) -> torch.dtype:
-        if self.config.gradients == "fp16":
-            return torch.float16
-        return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def _flat(gradient: Tensor) -> Tensor:
@@ -205,5 +201,4 @@ def _local_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Nothing is sent: the system only chooses a way there.
         probe.connect((server, int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "9"))))
-        address: str = probe.getsockname()[0]
-        return address
+        return probe.getsockname()[0]

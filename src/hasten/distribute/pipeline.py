@@ -87,9 +87,8 @@ class Pipeline(Strategy):
         """Place both whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
         broadcast_weights(network, average)
         operations = operations_of(network)
-        costs = count_costs(network, operations)
         # All ranks normally count the same costs; layers that choose their algorithm by machine may differ.
-        places = broadcast_from_rank0(self.world, cut_places(costs, self.world.size))
+        places = broadcast_from_rank0(self.world, cut_places(count_costs(network, operations), self.world.size))
         self._stages = stages_of(network, operations, places)
         self._network, self._average = network, average
         return network, average

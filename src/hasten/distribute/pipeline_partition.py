@@ -144,8 +144,7 @@ def count_costs(network: nn.Module, operations: Operations) -> Costs:
     last_error: Exception | None = None
     for side in _SIDES:
         clone = copy.deepcopy(network).train()
-        device = next(clone.parameters()).device
-        with random_state_kept(device):
+        with random_state_kept(next(clone.parameters()).device):
             try:
                 return _count(clone, operations, _image(clone, side))
             except Exception as error:  # too small for its strides or for a norm

@@ -84,10 +84,9 @@ def dice_of(counts: Tensor, class_names: list[str]) -> Dice:
     dice = torch.where(labelled > 0, 2 * both / (labelled + predicted).clamp(min=1), torch.nan)
     iou = torch.where(labelled > 0, both / (labelled + predicted - both).clamp(min=1), torch.nan)
     per_case = dice.nanmean(1)
-    per_class = dice.nanmean(0)
     return Dice(
         mean=float(per_case.nanmean()),
-        per_class=dict(zip(class_names, per_class.tolist(), strict=True)),
+        per_class=dict(zip(class_names, dice.nanmean(0).tolist(), strict=True)),
         per_case=tuple(per_case.tolist()),
         iou=float(iou.nanmean(1).nanmean()),
         iou_per_class=dict(zip(class_names, iou.nanmean(0).tolist(), strict=True)),

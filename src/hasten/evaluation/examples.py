@@ -85,7 +85,9 @@ def example_of(
     volume, label, prediction = (orient(array, permute, flip) for array in (image, label, prediction))
     spacing = tuple(spacing_of(affine)[axis] for axis in permute)
     is_volume = not is_flat(geometry.shape)
-    axis = _slice_axis(spacing) if is_volume else 0
+    # Across thick slices, else from feet to head.
+    thickest, second, _ = sorted(spacing, reverse=True)
+    axis = spacing.index(thickest) if is_volume and thickest > _THICK * second else 0
     others = tuple(each for each in range(3) if each != axis)
     differing = (label != prediction).sum(others)
     index = int((differing if differing.any() else (label > 0).sum(others)).argmax())
@@ -107,12 +109,6 @@ def example_of(
         prediction=np.flip(prediction.take(index, axis), turn),
         pixel=(spacing[others[0]], spacing[others[1]]),
     )
-
-
-def _slice_axis(spacing: tuple[float, ...]) -> int:
-    """The axis across the slices of a RAS-oriented volume (D, H, W): across thick ones, else from feet to head."""
-    thickest, second, _ = sorted(spacing, reverse=True)
-    return spacing.index(thickest) if thickest > _THICK * second else 0
 
 
 def _shown(plane: np.ndarray) -> np.ndarray:

@@ -53,7 +53,9 @@ class QuickWorkflow:
         self.autocasts = {"device_type": device.type, "dtype": dtype, **engine.amp_kwargs} if dtype is not None else {}
         self.channels_last = channels_last
         if channels_last:
-            lay_out(unwrapped(network))
+            for weight in unwrapped(network).parameters():  # they stay the same Parameters
+                if weight.ndim in (4, 5):
+                    weight.data = as_last(weight.data)
 
     def _register_decollate(self) -> None:
         # Called by MONAI's set-up, whose own handler takes apart what nobody may read.
@@ -205,7 +207,12 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         with tensor_cores(self.device, self.precision):
             self._forward_backward(*parts, sync=last)
             if last:
-                self._apply()
+                with Range(OPTIMIZER):
+                    if self.scaler is None:
+                        self.optimizer.step()
+                    else:
+                        self.scaler.step(self.optimizer)
+                        self.scaler.update()
         output = self.state.output
         output[Keys.PRED], output[Keys.LOSS] = detached(output[Keys.PRED]), detached(output[Keys.LOSS])
         self._fire_event(IterationEvents.MODEL_COMPLETED)
@@ -242,14 +249,6 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     def _backward(self, loss: Tensor) -> None:
         with Range(BACKWARD):
             (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
-
-    def _apply(self) -> None:
-        with Range(OPTIMIZER):
-            if self.scaler is not None:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-            else:
-                self.optimizer.step()
 
 
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
@@ -342,10 +341,3 @@ def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _with_tensors(change, one) for key, one in value.items()}
     return value
-
-
-def lay_out(network: nn.Module) -> None:
-    """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
-    for weight in network.parameters():
-        if weight.ndim in (4, 5):
-            weight.data = as_last(weight.data)

@@ -113,10 +113,9 @@ def monai_network(config: PlannedNetwork, inputs: int, outputs: int, dims: int) 
                 "blocks_up": down[::-1],
             }
         case "swinunetr":
-            feature_size = config.channels[0]
             return "SwinUNETR", {
                 **common,
-                "feature_size": feature_size,
+                "feature_size": config.channels[0],
                 "norm_name": config.norm,
                 "drop_rate": config.dropout,
             }
@@ -136,8 +135,7 @@ def _of_segresnets(config: PlannedNetwork) -> dict[str, Any]:
 
 
 def _act(config: PlannedNetwork) -> Any:
-    act = config.act or NETWORKS[config.name].act
-    return _ACT[act]
+    return _ACT[config.act or NETWORKS[config.name].act]
 
 
 def _strides(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
@@ -162,5 +160,4 @@ def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.
         Level(channels=width, kernel=kernel, stride=stride, blocks=number)
         for width, kernel, stride, number in zip(config.channels, _kernels(config, dims), strides, blocks, strict=True)
     ]
-    heads = config.deep_supervision
-    return NnUNet(_layers(config, dims), inputs, outputs, levels, residual=residual, heads=heads)
+    return NnUNet(_layers(config, dims), inputs, outputs, levels, residual=residual, heads=config.deep_supervision)

@@ -89,13 +89,12 @@ def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: bool =
         setattr(module, _DRAWS, draws)
 
 
-def undo(network: nn.Module) -> int:
-    """Undo all recomputation. Returns the number of modules that were recomputed."""
-    recomputed = [module for module in network.modules() if isinstance(module, Recomputed)]
-    for module in recomputed:
-        remove(module, Recomputed)
-        delattr(module, _DRAWS)
-    return len(recomputed)
+def undo(network: nn.Module) -> None:
+    """Undo all recomputation."""
+    for module in network.modules():
+        if isinstance(module, Recomputed):
+            remove(module, Recomputed)
+            delattr(module, _DRAWS)
 
 
 class Recomputed(ClassSwap):

@@ -85,8 +85,7 @@ class UNet(nn.Module):
         self.model = self._level(inputs, outputs, channels, strides, top=True)
 
     def forward(self, image: Tensor) -> Tensor:
-        scores: Tensor = self.model(image)
-        return scores
+        return self.model(image)
 
     def _level(
         self, inputs: int, outputs: int, channels: Sequence[int], strides: Sequence[Sides], *, top: bool

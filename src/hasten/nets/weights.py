@@ -46,7 +46,8 @@ def fit_weights(here: State, saved: State) -> Fit:
     prefixes = common_prefixes(here, saved)
     theirs, ours = prefixes
     partner = {name: theirs + name.removeprefix(ours) for name in here if name.startswith(ours)}
-    first, last = first_filters(here), last_weight(here)
+    first = next((name for name, value in here.items() if value.ndim >= 3), "")  # whose filters read the image
+    last = last_weight(here)
     channels, classes = (_pair(here, saved, partner, name, axis) for name, axis in ((first, 1), (last, 0)))
     taken, adapted, left = [], dict[str, str](), dict[str, str]()
     values: dict[str, Tensor] = {}
@@ -90,11 +91,6 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
     for count in range(len(parts)):
         prefix = ".".join(parts[:count])
         yield (f"{prefix}." if prefix else ""), ".".join(parts[count:])
-
-
-def first_filters(weights: State) -> str:
-    """Name of the first convolution's filters, which read the image; "" if there are none."""
-    return next((name for name, value in weights.items() if value.ndim >= 3), "")
 
 
 def last_weight(weights: Mapping[str, object]) -> str:

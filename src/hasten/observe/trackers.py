@@ -63,8 +63,6 @@ It has a thread of its own, which is not the main one, and may take seconds and 
 """
 
 
-_KINDS = {"sample": "monitor"}
-"""Kinds of records that are tracked under other names."""
 _PLACES = ("kind", "step", "time", "time_s")
 """Fields of a record that identify it and are not results."""
 
@@ -77,7 +75,8 @@ def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Sca
     kind, recorded = str(record.get("kind", "other")), integer(record.get("step"))
     step = step if recorded is None else recorded
     results = {key: value for key, value in record.items() if key not in _PLACES}
-    named = ((name, number(value)) for name, value in _leaves(results, _KINDS.get(kind, kind), "/"))
+    kind = "monitor" if kind == "sample" else kind
+    named = ((name, number(value)) for name, value in _leaves(results, kind, "/"))
     return [Scalar(name, value, step, time) for name, value in named if value is not None]
 
 
@@ -135,15 +134,12 @@ def _is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-TENSORBOARD = "tensorboard"
-
-
 def _tensorboard(run: Tracking, batches: Batches) -> None:
     """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
     # By name, as `hasten.observe` starts without torch.
     writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
     purge_step = run.first + 1 if run.first else None
-    events = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
+    events = writer(str(run.folder / "tensorboard"), purge_step=purge_step, filename_suffix=".hasten")
     rows = [f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in run.config.items()]
     events.add_text("config", "\n".join(["| name | value |", "|---|---|", *rows]), run.first)
     for scalars in batches:
@@ -153,9 +149,6 @@ def _tensorboard(run: Tracking, batches: Batches) -> None:
     events.close()
 
 
-MLFLOW_DB = "mlflow.db"
-ARTIFACTS = "mlartifacts"
-"""Folder next to the database for the files of runs."""
 _PARAMS, _LONGEST = 100, 6000
 """MLflow's limits: parameters of one call, and letters of a parameter's value."""
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -169,7 +162,7 @@ def _mlflow(run: Tracking, batches: Batches) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / MLFLOW_DB}")
+    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.parent / 'mlflow.db'}")
     run_id = _new_run(client, run)
     params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in run.config.items()]
     for first in range(0, len(params), _PARAMS):
@@ -185,7 +178,7 @@ def _new_run(client: Any, run: Tracking) -> str:
 
     project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
     # Without it, MLflow would put files into the folder that the command was given in.
-    beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", project)
+    beside = run.folder.parent / "mlartifacts" / re.sub(r"\W", "_", project)
     artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
     try:
         client.create_experiment(project, artifact_location=artifacts)
@@ -198,8 +191,7 @@ def _new_run(client: Any, run: Tracking) -> str:
         start_time=int(1000 * run.began),
         tags={"mlflow.source.name": "hasten", "hasten.folder": str(run.folder)},
     )
-    run_id: str = created.info.run_id
-    return run_id
+    return created.info.run_id
 
 
 def _key(name: str) -> str:

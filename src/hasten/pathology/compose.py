@@ -24,7 +24,7 @@ from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
-from hasten.pathology.config import ClassifierConfig, DetectionConfig, FitConfig, is_detection_run, load
+from hasten.pathology.config import ClassifierConfig, DetectionConfig, is_detection_run, load
 from hasten.pathology.evaluate import (
     DETECTIONS_CSV,
     HEAT_MAP_ENDINGS,
@@ -52,8 +52,7 @@ def build_classifier(config: ClassifierConfig) -> nn.Module:
 
     tiles = {"spatial_dims": 2, "n_input_channels": 3, "num_classes": 1}
     torchvision = {"conv1_t_stride": 2, "shortcut_type": "B", "bias_downsample": False}
-    network: nn.Module = ResNet("basic", [2] * 4, [config.width * by for by in (1, 2, 4, 8)], **tiles, **torchvision)
-    return network
+    return ResNet("basic", [2] * 4, [config.width * by for by in (1, 2, 4, 8)], **tiles, **torchvision)
 
 
 def tile_loss(output: Tensor, label: Tensor) -> Tensor:
@@ -117,29 +116,23 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     where = "GPU memory" if resident and kind_of(device).memory_stats else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     accelerators["batched augmentation"] = Accelerator(True, "default", "one program for a batch")
-    train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
-    paced = paced_schedule(train, config.train.batch_size)
+    fit, per_epoch = config.train, -(-len(balanced(tiles.label)) // size)
+    every, steps = fit.validate_every or per_epoch, fit.steps or max(1, round(fit.epochs * per_epoch))
+    decided = {**asdict(variant), "steps": steps, "validate_every": every, "checkpoint_every": every}
+    shared = {name: value for name, value in fields_of(fit).items() if name not in ("epochs", "batch_size")}
+    train = PlannedTrain(**{**shared, **decided})
+    paced = paced_schedule(train, size)
     average = average_of(network) if train.ema > 0 else None
-    step = make_step(train, network, tile_loss, paced, average, alone(), 2, device)
     return LoopComponents(
         settings=to_dict(config),
         train=train,
         observe=config.observe,
         timeout_s=DistributeConfig().timeout_s,
-        step=step,
+        step=make_step(train, network, tile_loss, paced, average, alone(), 2, device),
         program=batches,
         accelerators=accelerators,
         paced=paced,
     )
-
-
-def _planned(fit: FitConfig, per_epoch: int, variant: Variant) -> PlannedTrain:
-    """The settings with everything open decided. per_epoch: steps of a pass over the tiles."""
-    every = fit.validate_every or per_epoch
-    steps = fit.steps or max(1, round(fit.epochs * per_epoch))
-    decided = {"steps": steps, "validate_every": every, "checkpoint_every": every}
-    shared = {name: value for name, value in fields_of(fit).items() if name not in ("epochs", "batch_size")}
-    return PlannedTrain(**{**shared, **asdict(variant), **decided})
 
 
 def scorer_of(network: nn.Module, config: DetectionConfig, variant: Variant, device: torch.device) -> Scorer:

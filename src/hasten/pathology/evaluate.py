@@ -179,8 +179,7 @@ def _picture(slide: Slide, grid: Grid, heat: np.ndarray) -> Image.Image:
     scale = max(1, round(_PICTURE / max(grid.shape)))
     height, width = (scale * side for side in grid.shape)
     level = slide.level_near(grid.cell / scale)
-    pyramid_level = slide.levels[level]
-    covered = [round(side * grid.cell / pyramid_level.downsample) for side in grid.shape]
+    covered = [round(side * grid.cell / slide.levels[level].downsample) for side in grid.shape]
     grey = Image.fromarray(slide.read_region(level, 0, 0, *covered)).convert("L").resize((width, height))
     base = np.repeat(np.asarray(grey, np.float32)[..., None], 3, axis=2)
     share = np.kron(heat, np.ones((scale, scale), np.float32))[..., None] * 0.75

@@ -117,8 +117,7 @@ def _prepare(config: DetectionConfig, slides: Slides, clock: Clock) -> tuple[Loo
     with clock.span("tune"):
         components = compose_slides(config, tiles, clock.left(config.train.budget))
     variant, device = variant_of(components.train), components.step.device
-    evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
-    return components, evaluator
+    return components, TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
 
 
 def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _distribution(evaluation: Evaluation) -> Section:
             keys.append(Key(f"{place + 1}. {name}", color(place), f"median {mid}, {low} to {high}"))
     if not groups:
         return Section("Distribution of Dice", note="No case has a score.")
-    svg = strip_chart(groups, x_label="Dice", id_prefix="dice", describe="Dice of the cases, by class")
+    svg = strip_chart(groups, x_label="Dice", describe="Dice of the cases, by class")
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."
     return Section("Distribution of Dice", charts=(Chart(svg, "", tuple(keys), note),))
 

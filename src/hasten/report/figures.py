@@ -80,7 +80,8 @@ def line_chart(
     """
     divisor = 1.0
     if not x_label:
-        unit, divisor = _time_unit(max((x for line in lines for x, _ in line.points), default=0.0))
+        longest = max((x for line in lines for x, _ in line.points), default=0.0)
+        unit, divisor = ("s", 1.0) if longest <= 600 else ("min", 60.0) if longest <= 7200 else ("h", 3600.0)
         x_label = f"Time since the start ({unit})"
     figure, axes = _new_figure(x_label)
     for line in lines:
@@ -107,13 +108,7 @@ def line_chart(
     return _svg(figure, id_prefix=id_prefix, describe=describe)
 
 
-def strip_chart(
-    groups: Sequence[tuple[int, str, Sequence[float]]],
-    *,
-    x_label: str,
-    id_prefix: str,
-    describe: str,
-) -> str:
+def strip_chart(groups: Sequence[tuple[int, str, Sequence[float]]], x_label: str, describe: str) -> str:
     """Values in one row for each group: dots, with a bar from the first to the third quartile and the median.
 
     groups: the number that its row is named by, a CSS variable of the page, and at least one value. The first is the
@@ -130,7 +125,7 @@ def strip_chart(
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_yticks(range(len(groups)), [str(number) for number, _, _ in groups])
     axes.grid(True, axis="x", color=_VARIABLES["--line"], linewidth=0.8)
-    return _svg(figure, id_prefix=id_prefix, describe=describe, height=height)
+    return _svg(figure, id_prefix="strip", describe=describe, height=height)
 
 
 def _apart(ticks: Sequence[float]) -> list[float]:
@@ -185,12 +180,6 @@ def _new_figure(x_label: str, height: int = HEIGHT) -> tuple[Figure, matplotlib.
     return figure, axes
 
 
-def _time_unit(seconds: float) -> tuple[str, float]:
-    if seconds <= 600:
-        return "s", 1.0
-    return ("min", 60.0) if seconds <= 7200 else ("h", 3600.0)
-
-
 def _thin(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
     """Reduce to at most `MAX_POINTS` points: means over bins of equal count, the last bin the rest."""
     size = -(-len(points) // MAX_POINTS)
@@ -219,5 +208,4 @@ def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT)
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    box = f"0 0 {WIDTH} {height}"
-    return f'<svg class="figure" viewBox="{box}" role="img" aria-label="{escape(describe)}">{svg}'
+    return f'<svg class="figure" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(describe)}">{svg}'

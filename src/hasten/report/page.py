@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from markupsafe import Markup
@@ -185,6 +184,7 @@ PARTS = {
 def run_sections(run: Run) -> tuple[Section, ...]:
     """Everything but the key figures."""
     metric = words.metric(run).removeprefix("mean ")
+    environment = yaml.safe_dump(run.environment, sort_keys=False, allow_unicode=True) if run.environment else ""
     sections = (
         Section(f"Loss and {metric}", charts=(_validations(run, metric), _loss(run))),
         _time(run),
@@ -192,7 +192,7 @@ def run_sections(run: Run) -> tuple[Section, ...]:
         slices_section("Example slices", run.examples, run.class_names.values(), none="No slices were recorded."),
         _accelerators(run),
         _plan(run),
-        _folded("Environment", "Versions and the machine", _yaml(run.environment) if run.environment else ""),
+        _folded("Environment", "Versions and the machine", environment),
         _folded("Configuration", "run.yaml, resolved", run.config),
     )
     return tuple(section for section in sections if section is not None)
@@ -256,8 +256,7 @@ def _validations(run: Run, metric: str) -> Chart:
     if run.target is not None:
         keys.append(Key("Target", "--muted", words.threshold(run.target), dashed=True))
     describe = f"Validation {metric} over time, last mean {last.score:.3f}"
-    svg = line_chart(lines, id_prefix="dice", describe=describe, level=run.target)
-    return Chart(svg, title, tuple(keys))
+    return Chart(line_chart(lines, id_prefix="dice", describe=describe, level=run.target), title, tuple(keys))
 
 
 def _time(run: Run) -> Section:
@@ -301,10 +300,6 @@ def _listing(title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], 
 
 def _folded(title: str, about: str, text: str) -> Section:
     return Section(title, pre=text, folded=about) if text else Section(title, note="Not recorded.")
-
-
-def _yaml(values: dict[str, Any]) -> str:
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 PERCENT = (0.0, 103.0)
@@ -356,8 +351,7 @@ def _chart(title: str, curves: Curves, id_: str, bounds: tuple[float, float | No
     lines = [Line(points=points, color=color(place)) for place, (_, points) in enumerate(drawn, 1)]
     means = [words.number(statistics.fmean(value for _, value in points)) for _, points in drawn]
     keys = [Key(name, line.color, f"mean {mean}") for (name, _), line, mean in zip(drawn, lines, means, strict=True)]
-    svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
-    return Chart(svg, title, tuple(keys))
+    return Chart(line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds), title, tuple(keys))
 
 
 def _curves_of(

@@ -99,8 +99,7 @@ def read_run(folder: Path) -> Run:
     goal = {"metric": f"mean_{planned.get('metric') or 'dice'}", "value": planned.get("target")}
     target = mapping(summary.get("target")) or goal
     metric = str(target.get("metric") or best.get("metric") or "mean_dice")
-    key = metric.removeprefix("mean_")
-    train, validations = read_metrics(folder / "metrics.jsonl", notes, key)
+    train, validations = read_metrics(folder / "metrics.jsonl", notes, metric.removeprefix("mean_"))
     best_score, best_step = number(best.get("value")), integer(best.get("step"))
     if best_score is None and validations:
         top = max(validations, key=lambda record: record.score)

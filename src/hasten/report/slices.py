@@ -69,7 +69,12 @@ def difference_uri(label: np.ndarray, prediction: np.ndarray) -> str:
 def _overlay(classes: np.ndarray, colors: Sequence[str], *, outline: bool) -> str:
     """A palette PNG of (H, W) uint8: 0 is clear, then a tint and a full colour for each of `colors`, which repeat."""
     classes = _resize(classes)
-    full = _outline(classes, width=max(1, max(classes.shape) // 130)) if outline else classes > 0
+    full = classes > 0
+    if outline:  # what lies near another class or the background
+        from scipy.ndimage import maximum_filter, minimum_filter
+
+        box = 2 * max(1, max(classes.shape) // 130) + 1
+        full &= maximum_filter(classes, box) != minimum_filter(classes, box)
     place = (classes - 1) % len(colors)
     indices = np.where(classes == 0, 0, 2 * place + np.where(full, 2, 1)).astype(np.uint8)
     picture = Image.fromarray(indices)
@@ -86,18 +91,9 @@ def _resize(classes: np.ndarray) -> np.ndarray:
     long_side = max(classes.shape)
     if long_side > LONG_SIDE:
         rows, columns = (max(1, round(size * LONG_SIDE / long_side)) for size in classes.shape)
-        picture = Image.fromarray(classes).resize((columns, rows), Image.Resampling.NEAREST)
-        return np.asarray(picture)
+        return np.asarray(Image.fromarray(classes).resize((columns, rows), Image.Resampling.NEAREST))
     factor = LONG_SIDE // long_side
     return classes.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _outline(classes: np.ndarray, *, width: int) -> np.ndarray:
-    """Pixels of a class that lie within `width` of another class or the background."""
-    from scipy.ndimage import maximum_filter, minimum_filter
-
-    box = 2 * width + 1
-    return (maximum_filter(classes, box) != minimum_filter(classes, box)) & (classes > 0)
 
 
 def png_uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:

@@ -134,8 +134,7 @@ def _patch(patch: Triple, divisor: Triple, factor: float, least: int) -> Triple:
     sides = [
         min(side, unit * max(least, round(side * factor / unit))) for side, unit in zip(patch, divisor, strict=True)
     ]
-    multiples = [side // unit for side, unit in zip(sides, divisor, strict=True)]
-    if all(number <= 1 for number in multiples):
+    if all(side // unit <= 1 for side, unit in zip(sides, divisor, strict=True)):
         # Norms cannot be taken over a single voxel.
         longest = max(range(3), key=lambda axis: patch[axis] / divisor[axis])
         sides[longest] = min(patch[longest], 2 * divisor[longest])

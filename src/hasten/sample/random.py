@@ -65,8 +65,7 @@ def random_words(key: Tensor, stream: int, count: int) -> Tensor:
         from hasten.sample import random_triton
 
         return random_triton.words(key, salt_of(stream), count)
-    counter = torch.arange(count, device=key.device, dtype=torch.int64)
-    return words_at(key, stream, counter)
+    return words_at(key, stream, torch.arange(count, device=key.device, dtype=torch.int64))
 
 
 def words_at(key: Tensor, stream: int, counter: Tensor) -> Tensor:

@@ -222,6 +222,9 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
     notes = [f"{at}: was resumed; its seconds are those of all its processes."] if run.earlier_s else []
     train = mapping(run.settings.get("train"))
     cases, batch = run.cases.get("train"), integer(mapping(run.settings.get("sample")).get("batch_size"))
+    rate, meant_for = number(train.get("learning_rate")), integer(train.get("learning_rate_batch"))
+    if rate is not None and batch and meant_for:
+        rate *= batch / meant_for  # the peak of the schedule, as the run scaled it to its batch
     epochs = _epochs(run.train, batch, cases) if cases and batch else {}
     records = [(record.step, record.time_s, record.loss) for record in run.train if record.loss is not None]
     losses = [(step * batch / cases, time_s, loss) for step, time_s, loss in records] if cases and batch else []
@@ -240,7 +243,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
         metric_name=METRIC.get(run.metric, run.metric),
         metric=run.best_score,
         scores=run.scores,
-        rate=_rate(train, batch),
+        rate=rate,
         machine=_machine(run, entry, train),
     ), notes
 
@@ -264,12 +267,6 @@ def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int,
         return {0: cases / statistics.median(paces[1:] or paces)}
     ends = np.interp(np.arange(whole + 1) * cases, samples_done, clock)
     return dict(enumerate(np.diff(ends).tolist()))
-
-
-def _rate(train: dict[str, Any], batch: int | None) -> float | None:
-    """The peak of the schedule, as the run scaled it to its batch."""
-    rate, meant_for = number(train.get("learning_rate")), integer(train.get("learning_rate_batch"))
-    return rate * batch / meant_for if rate is not None and batch and meant_for else rate
 
 
 def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, Any]:

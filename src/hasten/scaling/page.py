@@ -183,8 +183,7 @@ def table_of(analysis: Analysis) -> Table:
     ]
     cells = {name: [text_of(point) for point in analysis.points] for name, text_of in columns}
     filled = {name: column for name, column in cells.items() if set(column) != {words.DASH}}
-    rows = tuple(zip(*filled.values(), strict=True))
-    return Table(tuple(filled), rows, numeric=tuple(range(1, len(filled))))
+    return Table(tuple(filled), tuple(zip(*filled.values(), strict=True)), numeric=tuple(range(1, len(filled))))
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:

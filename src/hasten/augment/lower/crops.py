@@ -54,8 +54,7 @@ def _centred(transform: Any, kind: Any, context: Context, *notes: str, **fields:
     size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
     smaller = getattr(cropper, "allow_smaller", False)
     fields |= {"keys": keys_of(transform), "num_samples": cropper.num_samples, "pad": _pads(smaller, size, context)}
-    crop = build(transform, kind, size=size, **fields)
-    return _lowered_crop(crop, *notes, _PADDED if smaller else "")
+    return _lowered_crop(build(transform, kind, size=size, **fields), *notes, _PADDED if smaller else "")
 
 
 def _pos_neg(transform: Any, context: Context) -> Lowered:

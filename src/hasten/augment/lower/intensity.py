@@ -19,7 +19,12 @@ def lower_intensity(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandGaussianNoised():
-            return _gaussian(transform, transform.rand_gaussian_noise)
+            inner = transform.rand_gaussian_noise
+            for field in ("mean", "std"):
+                if not isinstance(getattr(inner, field), int | float):
+                    raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
+            std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
+            return _like(transform, GaussianNoise, inner, std=std)
         case mt.RandGaussianSmoothd():
             if transform.rand_smooth.approx != "erf":
                 raise NotLowered(f'has approx="{transform.rand_smooth.approx}"; Hasten\'s Gaussian is "erf"')
@@ -68,14 +73,6 @@ def _like(transform: Any, kind: Any, inner: Any, **arguments: Any) -> Lowered:
             value = getattr(inner, name)
             arguments[name] = pair(value, name) if hint == tuple[float, float] or hasattr(value, "__iter__") else value
     return single(transform, kind, **{"prob": getattr(transform, "prob", 1.0), **arguments})
-
-
-def _gaussian(transform: Any, inner: Any) -> Lowered:
-    for field in ("mean", "std"):
-        if not isinstance(getattr(inner, field), int | float):
-            raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
-    std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
-    return _like(transform, GaussianNoise, inner, std=std)
 
 
 def _low_resolution(transform: Any) -> Lowered:

@@ -36,8 +36,7 @@ def read_lesions(path: str | Path, slide: Slide, level: int) -> np.ndarray:
                 f"{path}: is {theirs.height} x {theirs.width} pixels, and {slide.path} is {ours.height} x "
                 f"{ours.width}; a mask must be as large as its slide"
             )
-        mask_level = mask.level_near(target.downsample / _SIDES_APART)
-        lesions = mask.read_level(mask_level)[..., 0] > 0
+        lesions = mask.read_level(mask.level_near(target.downsample / _SIDES_APART))[..., 0] > 0
     rows, columns = (
         np.minimum((np.arange(count) * length) // count, length - 1)
         for count, length in zip((target.height, target.width), lesions.shape, strict=True)

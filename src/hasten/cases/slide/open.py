@@ -45,9 +45,6 @@ class Level:
     downsample: float
     """How many pixels of level 0 a pixel is long."""
 
-    def __str__(self) -> str:
-        return f"{self.height} x {self.width} (1/{self.downsample:g})"
-
 
 class SlideReader(Protocol):
     """The interface of a slide library. Several threads may call `read` concurrently."""

@@ -129,5 +129,4 @@ def cell_shares(
 
     (top, bottom), (left, right) = (bounds(count, length) for count, length in zip(shape, mask.shape, strict=True))
     rows = sums[bottom] - sums[top]
-    area = np.outer(bottom - top, right - left)
-    return np.asarray((rows[:, right] - rows[:, left]) / np.maximum(area, 1))
+    return np.asarray((rows[:, right] - rows[:, left]) / np.maximum(np.outer(bottom - top, right - left), 1))

@@ -54,31 +54,26 @@ def custom_loss(config: LossConfig, members: Members = (), ignore_index: int | N
         )
     if ignore_index is not None:
         args["ignore_index"] = ignore_index
-        _require_ignore_index(value, setting, regions=bool(members))
+        if members:
+            raise ValueError(
+                f"{setting}: is called with the masks of regions, which can't say what is ignored; use a loss of "
+                "Hasten's, or take the ignore label or the regions out of the data set"
+            )
+        if "ignore_index" not in inspect.signature(value).parameters:
+            raise ValueError(
+                f"{setting}: takes no ignore_index, and the data set has an ignore label; add that parameter, the "
+                "label of voxels that must not count"
+            )
     if inspect.isclass(value):
         try:
             value, args = value(**args), {}
         except Exception as error:
-            message = raised_text(error, code.path)
-            raise ValueError(f"{setting}: {message} (called with {args})") from error
+            raise ValueError(f"{setting}: {raised_text(error, code.path)} (called with {args})") from error
 
     def function(scores: Tensor, targets: Tensor) -> Any:
         return value(scores, targets, **args)
 
     return CustomLoss(function, members), code.digest
-
-
-def _require_ignore_index(value: Any, setting: str, *, regions: bool) -> None:
-    if regions:
-        raise ValueError(
-            f"{setting}: is called with the masks of regions, which can't say what is ignored; use a loss of "
-            "Hasten's, or take the ignore label or the regions out of the data set"
-        )
-    if "ignore_index" not in inspect.signature(value).parameters:
-        raise ValueError(
-            f"{setting}: takes no ignore_index, and the data set has an ignore label; add that parameter, the label of "
-            "voxels that must not count"
-        )
 
 
 def check_custom_loss(

@@ -25,7 +25,9 @@ class DeepSupervisionLoss(nn.Module):
         sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), resampled to the nearest voxel for a
         head of another size.
         """
-        heads = heads_of(input, target)
+        heads: Sequence[Tensor] = (input,) if isinstance(input, Tensor) else input
+        if isinstance(input, Tensor) and input.ndim == target.ndim + 1:
+            heads = input.unbind(1)
         if len(heads) == 1:
             return self.loss(heads[0], target)
         whole = 2 ** len(heads) - 1
@@ -34,13 +36,6 @@ class DeepSupervisionLoss(nn.Module):
             for level, head in enumerate(heads)
         ]
         return sum(losses[1:], start=losses[0])
-
-
-def heads_of(output: Tensor | Sequence[Tensor], target: Tensor) -> Sequence[Tensor]:
-    """The outputs (B, K, ...), finest first."""
-    if not isinstance(output, Tensor):
-        return output
-    return output.unbind(1) if output.ndim == target.ndim + 1 else (output,)
 
 
 def nearest(target: Tensor, size: Sequence[int]) -> Tensor:

@@ -75,8 +75,7 @@ class _Sliced(ClassSwap):
         if image.device.type == "cpu":
             rows, columns = self.stride
             return functional.conv2d(image[..., ::rows, ::columns], weight, bias)
-        output: Tensor = super()._conv_forward(image, weight, bias)  # type: ignore[misc]
-        return output
+        return super()._conv_forward(image, weight, bias)  # type: ignore[misc]
 
 
 def slice_strided(network: nn.Module) -> tuple[str, ...]:

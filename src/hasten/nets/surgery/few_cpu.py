@@ -58,8 +58,7 @@ class _FewConv(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=channels_last_of(image))
         to_image = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
-            axes = tuple(range(2, weight.ndim))
-            to_image = _convolved(gradient, weight.flip(axes).movedim(1, -1), None)
+            to_image = _convolved(gradient, weight.flip(tuple(range(2, weight.ndim))).movedim(1, -1), None)
         if any(ctx.needs_input_grad[1:]):
             filters = torch.empty_like(weight.movedim(0, -1), memory_format=torch.contiguous_format)
             to_bias = weight.new_empty(len(weight))
@@ -73,8 +72,7 @@ class _FewTransposed(torch.autograd.Function):
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(image, weight)
         output = _empty(image, weight.shape[1], [2 * side for side in image.shape[2:]])
-        size = _size_of(image, weight.shape[1])
-        call("few_transposed", size, (image, weight.contiguous(), bias, output))
+        call("few_transposed", _size_of(image, weight.shape[1]), (image, weight.contiguous(), bias, output))
         return output
 
     @staticmethod
@@ -103,11 +101,9 @@ class _FewChannels(ClassSwap):
         bias = None if is_unbiased(self) else self.bias
         ready = None if more or image.shape[1:2] != (self.in_channels,) else _ready(image, self.weight, bias)
         if ready is None:
-            output: Tensor = super().forward(image, *more)  # type: ignore[misc]
-            return output
+            return super().forward(image, *more)  # type: ignore[misc]
         function = _FewTransposed if self.transposed else _FewConv
-        result: Tensor = function.apply(ready, self.weight, bias)
-        return result
+        return function.apply(ready, self.weight, bias)
 
 
 def _ready(image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:

@@ -33,8 +33,6 @@ class Surgery:
     """Layers that no longer add their bias, because the norm after them cancels it."""
     norms: tuple[str, ...] = ()
     """Norms that keep the memory format of their input, those of `pairs` included."""
-    activations: tuple[str, ...] = ()
-    """Activations that wait for such a norm."""
     few_channels: tuple[str, ...] = ()
     """Convolutions to a few channels, which C++ functions compute on a CPU."""
 
@@ -64,7 +62,9 @@ class _Kept(ClassSwap):
     """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and _kernels_take(image))
+        # Measured on an H100, the Triton kernels lose without channels-last.
+        kernels = self.hasten_kernels and kernels_take(image) and layout_of(image) is not torch.contiguous_format
+        ours = on_cpu_only(image, self.weight, self.bias) or kernels
         if not (ours and _is_image(image) and self._fits(image)):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
@@ -95,11 +95,6 @@ class _KeptBatch(_Kept):
 
     def _finisher(self: Any, image: Tensor) -> Finish:
         return _FinishBatch(self, image, training=self.training)
-
-
-def _kernels_take(image: Tensor) -> bool:
-    """Whether the Triton kernels may run now on this image: measured on an H100, they lose without channels-last."""
-    return kernels_take(image) and layout_of(image) is not torch.contiguous_format
 
 
 def _is_image(image: Tensor) -> bool:
@@ -167,10 +162,10 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
 
     Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`.
     """
-    norms, activations, pairs = [], [], []
+    norms, pairs = [], []
     for name, module in network.named_modules():
-        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and swap_class(module, _Following):
-            activations.append(name)
+        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS:
+            swap_class(module, _Following)
         if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
@@ -179,7 +174,7 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:
             pairs.append(name)
-    return Surgery(pairs=tuple(pairs), norms=tuple(norms), activations=tuple(activations))
+    return Surgery(pairs=tuple(pairs), norms=tuple(norms))
 
 
 def fuse_block(block: nn.Module) -> bool:

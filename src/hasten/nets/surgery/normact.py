@@ -181,8 +181,7 @@ def group_norm_act(
         return handle_torch_function(group_norm_act, (image,), image, groups, weight, bias, slope, eps, dropout)
     if cpu_kernel_takes(image):
         norm = Norm(groups=groups, eps=eps, dropout=dropout, seed=_seed(dropout))
-        output: Tensor = _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
-        return output
+        return _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
     if kind_of(image.device).triton and layout_of(image) is not torch.contiguous_format:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 

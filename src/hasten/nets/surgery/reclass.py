@@ -31,8 +31,7 @@ def swap_class(module: nn.Module, mixin: type[ClassSwap]) -> bool:
 
 def base_class(module: nn.Module) -> type[nn.Module]:
     """The class that the module had before `swap_class`."""
-    base: type[nn.Module] = _parts(type(module))[0]
-    return base
+    return _parts(type(module))[0]
 
 
 def original(module: nn.Module) -> None:

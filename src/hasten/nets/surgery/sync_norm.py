@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasten.nets.over_ranks import several_ranks, sum_over_ranks
@@ -18,18 +17,17 @@ class _Shared(ClassSwap):
     """A batch norm, or torch's `SyncBatchNorm` for images on a CPU: mean and variance are two sums over processes."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        group = getattr(self, "process_group", None)
         torchs = isinstance(self, nn.SyncBatchNorm) and image.device.type != "cpu"
-        if torchs or not (self.training and several_ranks(group)):
+        if torchs or not (self.training and several_ranks()):
             return super().forward(image)  # type: ignore[misc]
         self._check_input_dim(image)
         exact = image.to(torch.promote_types(image.dtype, torch.float32))
         dims = [0, *range(2, image.ndim)]
         voxels = exact.new_full((1,), image.numel() // image.shape[1])
-        first = sum_over_ranks(torch.cat([exact.sum(dims), voxels]), group)
+        first = sum_over_ranks(torch.cat([exact.sum(dims), voxels]))
         mean, count = first[:-1] / first[-1], first[-1].detach()
         centred = exact - per_channel(mean, image)
-        var = sum_over_ranks(centred.square().sum(dims), group) / count
+        var = sum_over_ranks(centred.square().sum(dims)) / count
         if self.track_running_stats:
             self.num_batches_tracked.add_(1)
             factor = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -43,17 +41,17 @@ class _Shared(ClassSwap):
         return normed.to(image.dtype)
 
 
-def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:
-    """Convert every batch norm of `network` to one over the processes of the group; names and parameters stay.
+def sync_batch_norm(network: nn.Module) -> nn.Module:
+    """Convert every batch norm of `network` to one over all processes; names and parameters stay.
 
-    process_group: None is all processes. On processes that speak gloo the layers stay `BatchNorm`s, as
-    DistributedDataParallel refuses torch's `SyncBatchNorm` on a CPU; else they are torch's. Before or after `operate`,
-    and before DistributedDataParallel. Returns the network (another module only where it is a batch norm itself).
+    On processes that speak gloo the layers stay `BatchNorm`s, as DistributedDataParallel refuses torch's
+    `SyncBatchNorm` on a CPU; else they are torch's. Before or after `operate`, and before DistributedDataParallel.
+    Returns the network (another module only where it is a batch norm itself).
     """
     started = distributed.is_available() and distributed.is_initialized()
-    if not (started and distributed.get_backend(process_group) == "gloo"):
-        network = nn.SyncBatchNorm.convert_sync_batchnorm(network, process_group)
+    if not (started and distributed.get_backend() == "gloo"):
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     for module in network.modules():
-        if isinstance(module, _BatchNorm) and swap_class(module, _Shared):
-            module.process_group = process_group  # type: ignore[assignment]
+        if isinstance(module, _BatchNorm):
+            swap_class(module, _Shared)
     return network

@@ -111,7 +111,8 @@ class Monitor:
                     self._sample(host, gpu)
                     if is_last or time.monotonic() - checked >= CHECK_EVERY:
                         checked = time.monotonic()
-                        self._check()
+                        for alert in alerts_of(self._recent, rank=self.rank, world_size=self.world_size):
+                            self._tell_once(alert.text, f"{alert.kind} {alert.subject}")
                 except Exception as error:  # whatever it is, the run is worth more than its monitor
                     self._say(f"a sample failed ({type(error).__name__}: {error}); the run continues")
                 self.cpu_seconds = time.thread_time()
@@ -140,11 +141,6 @@ class Monitor:
         if self.num_samples:
             self._recent.append(sample)
         self.num_samples += 1
-
-    def _check(self) -> None:
-        """Check this rank's samples so far for alerts; report the new ones."""
-        for alert in alerts_of(self._recent, rank=self.rank, world_size=self.world_size):
-            self._tell_once(alert.text, f"{alert.kind} {alert.subject}")
 
     def _time(self) -> float:
         return time.monotonic() - self._began
