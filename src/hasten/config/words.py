@@ -38,7 +38,7 @@ _WORDS = {
     "observe.trackers": "logger loggers wandb tensorboard mlflow tracker",
 }
 _REMOVED = {
-    "train.max_seconds": "it is train.budget now: give the time there, or leave this out if it is null or both were set",
+    "train.max_seconds": "it is train.budget now: give the time there, or leave it out if it is null or both are set",
     "sample.compile": "it was removed: leave it out",
     "augment.compile": "it was removed: leave it out",
 }
