@@ -127,7 +127,7 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """What to do about a field of an earlier version; else names: what other tools' word stands for, or similar ones."""
+    """What to do about a field of an earlier version; else names: what other tools call it, or similar ones."""
     if gone := removed(dotted(at)):
         return f"; {gone}"
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
