@@ -30,7 +30,7 @@ class Hub:
         if re.match(rf"/api/models/{REPOSITORY}/tree/(main|{COMMIT})", path):
             return 200, json.dumps([self._entry(name) for name in self.files]).encode(), {}
         if re.match(rf"/api/models/{REPOSITORY}(/revision/(main|v1|{COMMIT}))?(\?|$)", path):
-            siblings = [{"rfilename": name} for name in self.files]
+            siblings = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
             info = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": COMMIT, "siblings": siblings, "tags": []}
             return 200, json.dumps(info).encode(), {}
         file = re.fullmatch(rf"/{REPOSITORY}/resolve/{COMMIT}/([^?]+)", path)

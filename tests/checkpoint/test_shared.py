@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from hasten.checkpoint import shared as module
 from hasten.checkpoint.shared import (
     HASHED,
     SUMS,
@@ -152,6 +153,17 @@ def test_weights_of_another_program_are_checked_by_the_hubs_hash(
         file.resolve().write_bytes(save({"a": torch.zeros(2, 3)}))
         with pytest.raises(ValueError, match=rf"is not what the hub has of {NAME} \(another SHA-256\)"):
             local_copy(NAME)
+
+
+@hub_tests
+def test_a_repository_that_is_too_large_is_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST", 100)
+    with (
+        serving(Hub(shared_files()), tmp_path / "cache", monkeypatch) as hub,
+        pytest.raises(ValueError, match=rf"^{NAME}: has .* of weights, and .* up to 100.*; name a local copy$"),
+    ):
+        local_copy(NAME)
+    assert not [path for path in hub.requests if "resolve" in path]
 
 
 @hub_tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from hasten.checkpoint.shared import HASHED, SUMS
 from hasten.checkpoint.weights import read_model
 from hasten.cli.main import app
 from hasten.prediction.export import export_weights
+from hasten.prediction.hub import public_content
 from hasten.prediction.postprocess import Cleaning, write_cleanings
 from hasten.prediction.predict import load_predictor, predict
 from tests.checkpoint.hub_server import REPOSITORY, Hub, serving
@@ -102,6 +104,7 @@ def test_what_the_card_says(run: Path, shared: Path) -> None:
     assert f"{summary['cases']['train']} for training, {summary['cases']['validation']} for validation" in text
     assert "median 1.5 x 1.2 x 1.0" in text
     assert "hasten predict hf://OWNER/NAME" in text
+    assert "time limit" not in text
     assert f"torch {torch.__version__}" in text
     assert all(f"- {doubt}\n" in text for doubt in summary["doubts"])
     validation = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
@@ -139,6 +142,30 @@ def test_a_path_to_the_users_code_is_not_shared(tmp_path: Path) -> None:
     files = [*(tmp_path / "net").iterdir(), tmp_path / "net.safetensors"]
     assert not [path for path in files if b"secret" in path.read_bytes()]
     assert read_model(tmp_path / "net")["config"]["loss"]["name"] == "loss.py:Mine"
+    own = {"network": {"name": "/home/secret/net.py:Net", "args": {"table": "/home/secret/table.csv"}}}
+    assert public_content({"config": own})["config"]["network"] == {"name": "net.py:Net", "weights": None}
+
+
+def test_a_time_limit_is_told(run: Path, tmp_path: Path) -> None:
+    limited = shutil.copytree(run, tmp_path / "run")
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    content["config"]["train"]["budget"] = 600.0
+    write_checkpoint(limited / "checkpoints/best.pt", content)
+    export_weights(limited, tmp_path / "net", "hub")
+    assert "The training had a time limit" in front_matter(tmp_path / "net")[1]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"regions": []}, {"regions": {"a": 1}}, {"region_values": "x"}, {"spatial_dims": 1}, {"labels": [1]}]
+)
+def test_settings_of_another_form_are_refused(shared: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+    folder = shutil.copytree(shared, tmp_path / "net")
+    content = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(content | damage))
+    digests = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in HASHED]
+    (folder / SUMS).write_text("".join(f"{each}  {name}\n" for each, name in zip(digests, HASHED, strict=True)))
+    with pytest.raises(ValueError, match=rf"model\.safetensors: is no model, as of its {next(iter(damage))}"):
+        load_predictor(folder)
 
 
 def test_a_folder_of_others_is_not_written_into(shared: Path, run: Path, tmp_path: Path) -> None:

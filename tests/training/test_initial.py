@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from hasten.checkpoint.custom_network import with_code
 from hasten.checkpoint.file import write_checkpoint
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
@@ -209,6 +210,7 @@ def test_a_run_starts_from_a_shared_folder_as_from_the_run(
     for other, got in others:
         assert other == network
         assert same(got, values)
+    assert with_code(make(), weights=Path(f"hf://{REPOSITORY}")).network.weights == f"hf://{REPOSITORY}"
     (shared / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(ValueError, match=r"model\.safetensors: was changed since it was exported"):
         plan_run(make(f"network.weights={shared}"))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hasten.cases.types import CaseSet
+from hasten.checkpoint.shared import name_text
 from hasten.checkpoint.weights import load_weights
 from hasten.config.decision import Decision, set_by_user
 from hasten.config.networks import is_own
@@ -52,7 +53,7 @@ def with_code(
             raise ValueError(f"{section}: {error}") from None
         config = dataclasses.replace(config, **{section: fields})
     if weights is not None:
-        config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=str(weights)))
+        config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=name_text(weights)))
     return config
 
 

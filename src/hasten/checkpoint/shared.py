@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from hasten.config.networks import NETWORKS
 from hasten.config.patterns import first_few
+from hasten.config.size import size_text
 from hasten.files import expanded, first_line, hash_file
 from hasten.observe.folds import POSTPROCESSING_YAML
 
@@ -24,6 +26,8 @@ HASHED = (MODEL, CONFIG_JSON, POSTPROCESSING_YAML)
 """The files of a shared folder that a prediction depends on."""
 SUMS = "SHA256SUMS"
 """File with their hashes, as `sha256sum` writes and checks it."""
+_LARGEST = 16 << 30
+"""Bytes of a repository's files that are downloaded: weights are read into memory."""
 _REMEDY = "take the whole folder again from where it was shared, or export it again"
 
 
@@ -32,13 +36,18 @@ def run_paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
     return [local_copy(each) for each in ([run] if isinstance(run, (str, Path)) else run)]
 
 
+def name_text(name: str | Path) -> str:
+    """A path or a name on the hub as a text; a `Path` keeps one slash of hf://."""
+    return re.sub(r"^hf:[/\\]+", "hf://", str(name))
+
+
 def local_copy(name: str | Path) -> Path:
     """A path as it is; of hf://OWNER/NAME or hf://OWNER/NAME@REVISION the folder of its copy in the hub's cache.
 
     Of a repository that Hasten did not write, its model.safetensors. Only the files of a shared folder are downloaded;
-    without a network, an earlier copy is used. Raises ValueError where none of these can be had.
+    without a network, an earlier copy is used. Raises ValueError where none of these can be had, or they are too large.
     """
-    url = re.sub("^hf:(/+|$)", "hf://", Path(name).as_posix())  # a `Path` has one slash
+    url = name_text(name)
     if not url.startswith("hf://"):
         return expanded(name)
     repository, _, revision = url.removeprefix("hf://").partition("@")
@@ -46,19 +55,26 @@ def local_copy(name: str | Path) -> Path:
         import huggingface_hub
     except ImportError:
         raise ValueError(f"{url}: needs huggingface_hub (pip install 'hasten[hub]'); or name a local copy") from None
+    version, wanted = revision or None, [*HASHED, SUMS]
+    sizes: dict[str, int] = {}
+    with suppress(Exception):  # without a network an earlier copy may serve; else the download says what is wrong
+        info = huggingface_hub.HfApi().model_info(repository, revision=version, files_metadata=True)
+        sizes = {each.rfilename: each.size or 0 for each in info.siblings or ()}
+    num_bytes = sum(sizes.get(name, 0) for name in wanted)
+    if num_bytes > _LARGEST:
+        limit = f"Hasten downloads up to {size_text(_LARGEST)}"
+        raise ValueError(f"{url}: has {size_text(num_bytes)} of weights, and {limit}; name a local copy")
     try:
-        version, wanted = revision or None, [*HASHED, SUMS]
         folder = Path(huggingface_hub.snapshot_download(repository, revision=version, allow_patterns=wanted))
-        model = folder / MODEL
-        others = [] if model.is_file() else huggingface_hub.HfApi().list_repo_files(repository, revision=version)
     except Exception as error:  # the libraries below have errors of their own
         raise ValueError(
             f"{url}: can't be fetched ({first_line(error)}); check the name and the network, log in if it is private "
             f"(hf auth login), or name a folder to which `hf download {repository} --local-dir FOLDER` copied it"
         ) from None
+    model = folder / MODEL
     if not model.is_file():
         why = "and pickles (.pt, .pth, .bin), which can hold code, are not taken from the hub"
-        raise ValueError(f"{url}: has no {MODEL} (but {first_few(others)}), {why}; ask its owner for safetensors")
+        raise ValueError(f"{url}: has no {MODEL} (but {first_few(list(sizes))}), {why}; ask its owner for safetensors")
     if (folder / SUMS).is_file():
         return folder
     # The cache names large files by their SHA-256, where the file system has links.

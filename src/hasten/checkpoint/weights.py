@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from hasten.checkpoint.file import is_checkpoint, read_checkpoint
@@ -17,8 +19,18 @@ from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 
-_CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int}
-"""Types of what every model holds."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Content:
+    """What a model holds that networks are built from."""
+
+    weights: dict[str, Any]
+    config: dict[str, Any]
+    labels: dict[str, str]
+    channels: list[str]
+    spatial_dims: Literal[2, 3]
+    regions: dict[str, list[int]] = field(default_factory=dict)
+    region_values: dict[str, int] = field(default_factory=dict)
 
 
 def model_file(run: str | Path) -> Path:
@@ -55,12 +67,12 @@ def read_model(run: str | Path) -> dict[str, Any]:
         )
     if isinstance(content.get("config"), str):
         raise ValueError(f"{path}: is of a run on slides, which only `hasten train`, `predict` and `report` take")
-    for name, kind in _CONTENT.items():
-        if not isinstance(content.get(name), kind):
-            raise ValueError(
-                f"{path}: is no model, as its {name} is a {type(content.get(name)).__name__} and not a "
-                f"{kind.__name__}; restore it from a copy"
-            )
+    try:
+        TypeAdapter(_Content).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: is no model, as of its {place}: {first['msg']}; restore it from a copy") from None
     return content
 
 
@@ -84,7 +96,7 @@ def with_network_of_weights(config: RunConfig, spatial_dims: int) -> RunConfig:
     saved = from_dict(content["config"], str(file)).network
     if own.name not in (None, saved.name):
         return config
-    names = [field.name for field in dataclasses.fields(usual) if field.name not in ("weights", "digest")]
+    names = [each.name for each in dataclasses.fields(usual) if each.name not in ("weights", "digest")]
     if content["spatial_dims"] != spatial_dims:
         names = [name for name in names if name not in ("strides", "kernel_size", "divisor")]
     taken = {name: getattr(saved, name) for name in names if getattr(own, name) == getattr(usual, name)}

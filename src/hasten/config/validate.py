@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hasten.config.words import field_called
+from hasten.config.words import field_called, removed
 from hasten.config.yaml_file import Key
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Suggests names: what other tools' word stands for, similar ones of the section, or the same name elsewhere."""
+    """What to do about a field of an earlier version; else names: what other tools call it, or similar ones."""
+    if gone := removed(dotted(at)):
+        return f"; {gone}"
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
     known = field_called(str(at[-1]))
     similar = [known] if known is not None and known in map(dotted, names) else []

@@ -30,16 +30,27 @@ _WORDS = {
     "train.accumulate": "grad_accum accumulation_steps accumulate_grad_batches gradient_accumulation_steps",
     "train.validate_every": "val_every val_interval val_freq eval_every check_val_every_n_epoch val_check_interval",
     "train.checkpoint_every": "save_every save_freq save_interval save_steps",
-    "train.budget": "max_seconds time time_limit max_time max_hours max_minutes timeout duration wall_time",
+    "train.budget": "time time_limit max_time max_hours max_minutes timeout duration wall_time",
     "train.seed": "seed random_seed random_state manual_seed",
     "infer.flip_axes": "tta mirror mirroring test_time_augmentation",
     "infer.overlap": "sw_overlap tile_overlap",
     "infer.batch_size": "sw_batch_size infer_batch_size eval_batch_size val_batch_size",
     "observe.trackers": "logger loggers wandb tensorboard mlflow tracker",
 }
+_REMOVED = {
+    "train.max_seconds": "it is train.budget now: give the time there, or leave it out if it is null or both are set",
+    "sample.compile": "it was removed: leave it out",
+    "augment.compile": "it was removed: leave it out",
+}
+"""Remedies for fields of earlier versions, as their run.yaml has them all."""
 _FIELDS = {word: field for field, words in _WORDS.items() for word in words.split()}
 
 
 def field_called(word: str) -> str | None:
     """The dotted field that other tools give this name, in any spelling; None for a word that is not known."""
     return _FIELDS.get(word.lstrip("-").lower().replace("-", "_"))
+
+
+def removed(field: str) -> str | None:
+    """What to do about a dotted field that an earlier version had; None for others."""
+    return _REMOVED.get(field)

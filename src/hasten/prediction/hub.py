@@ -32,7 +32,7 @@ def public_content(content: Mapping[str, Any]) -> dict[str, Any]:
     """What a best.pt holds beside the weights, without the paths of local files."""
     settings = {name: dict(content["config"].get(name, {})) for name in _PUBLIC}
     settings["network"]["weights"] = None
-    for section, field in (("augment", "chain"), ("loss", "name")):
+    for section, field in (("augment", "chain"), ("network", "name"), ("loss", "name")):
         if is_user_code(settings[section].get(field) or ""):
             settings[section][field] = re.split(r"[/\\]", settings[section][field])[-1]
             settings[section].pop("args", None)  # they may be paths, too

@@ -169,7 +169,8 @@ def test_a_step_is_timed_on_the_network_itself(source: Path) -> None:
         (("train.budget=soon",), "train.budget: 'soon' is no duration; write a number with a unit, such as 90s"),
         (("train.budget=0min",), "train.budget: '0min' is no duration"),
         (("train.budget=0",), "train.budget: must be above 0"),
-        (("train.max_seconds=90",), "train.max_seconds: no such field .*did you mean train.budget"),
+        (("train.max_seconds=90",), "train.max_seconds: no such field .*; it is train.budget now"),
+        (("sample.compile=null",), "sample.compile: no such field .*; it was removed: leave it out"),
     ],
 )
 def test_budgets_that_are_refused(source: Path, overrides: tuple[str, ...], message: str) -> None:

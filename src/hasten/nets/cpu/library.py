@@ -19,7 +19,7 @@ from pathlib import Path
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import as_value_error, temporary_for
 from hasten.config.schema import CacheConfig
-from hasten.files import make_writable
+from hasten.files import expanded, make_writable
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 from hasten.system import replace_file
 
@@ -77,7 +77,7 @@ def _built(instructions: tuple[str, ...]) -> Path:
         digest.update((_FOLDER / source).read_bytes())
     name, folder = f"cpu-{digest.hexdigest()[:24]}.so", cache_dir(CacheConfig()) / "kernels"
     # The folder of an image is read only.
-    for path in (Path(os.environ.get("HASTEN_KERNELS") or folder, name), folder / name):
+    for path in (expanded(os.environ.get("HASTEN_KERNELS") or folder) / name, folder / name):
         if path.exists():
             return path
     with as_value_error(folder):
