@@ -100,9 +100,13 @@ def device_name(device: torch.device) -> str:
 
 def accelerator_in_use() -> torch.device | None:
     """The accelerator that this process has begun to use; None without one."""
-    device = torch.accelerator.current_accelerator(check_available=True)
-    begun = None if device is None else getattr(torch.get_device_module(device), "is_initialized", None)
-    return device if begun is None or begun() else None  # MPS has no such function: it begins with torch
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return None
+    module = torch.get_device_module(device)
+    # MPS begins with torch. CUDA isn't asked whether it is available: processes that are forked later couldn't use it.
+    begun = getattr(module, "is_initialized", module.is_available)
+    return device if begun() else None
 
 
 def empty_cache() -> None:
@@ -112,13 +116,21 @@ def empty_cache() -> None:
         torch.get_device_module(device).empty_cache()
 
 
+def holds_cases(device: torch.device) -> bool:
+    """Whether batches can be made where the cases lie: in memory that is not the host's, with the draws' float64."""
+    return kind_of(device).memory_stats and kind_of(device).float64
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory that is free on a device; of one that shares the host's, at most what is free there."""
     module: Any = torch.get_device_module(device)
     if kind_of(device).memory_stats:
         try:
             return int(module.mem_get_info(device)[0])
-        except RuntimeError:  # some of Intel's drivers don't know
+        except RuntimeError:
+            if device.type == "cuda":
+                raise
+            # Some of Intel's drivers don't know.
             return total_bytes(device) - int(module.memory_reserved(device))
     if hasattr(module, "recommended_max_memory"):
         return min(module.recommended_max_memory() - module.driver_allocated_memory(), available_memory())
