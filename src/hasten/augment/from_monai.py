@@ -151,7 +151,8 @@ class TransformProgram:
         """The context of these entries, by key, of a batch or an item; None is one that the transforms make."""
         present = {key: value for key, value in entries.items() if value is not None}
         labels = tuple(key for key in self.context.label_keys if key in entries)
-        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": _bytes_keys(present)}
+        as_bytes = tuple(key for key, value in present.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
+        keys: dict[str, Any] = {"keys": tuple(entries), "label_keys": labels, "bytes_keys": as_bytes}
         return replace(self.context, dims=dims, cucim=self._cucim(device), **keys)
 
     def _for_size(self, store: Store) -> TransformProgram:
@@ -279,7 +280,9 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     item, last = items.get(0), items.get(items.count - 1)
     candidates, others = number_keys(item, here.context.keys)
     cropped = here.plan.crop is not None or bool(here.plan.source)
-    read = _indices_keys(here.cached)
+    # Entries that crops take their centres from, of another length in each case.
+    names = ("fg_indices_key", "bg_indices_key", "indices_key")
+    read = {str(getattr(each, name, None)) for each in here.cached.compose.transforms for name in names}
     candidates = [key for key in candidates if key not in read]
     alike = [key for key in candidates if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
     # Whole volumes beside cropped patches are left out of the batch.
@@ -291,22 +294,12 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     return tuple(numbers)
 
 
-def _indices_keys(cached: SplitCompose) -> set[str]:
-    """Entries that crops take their centres from, of another length in each case."""
-    names = ("fg_indices_key", "bg_indices_key", "indices_key")
-    return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}
-
-
 def _size(value: Any) -> tuple[int, ...]:
     return tuple(value.shape[1:])
 
 
 def _is_image(value: Any) -> bool:
     return getattr(value, "ndim", 0) in (3, 4)
-
-
-def _bytes_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(key for key, value in values.items() if str(getattr(value, "dtype", "")).endswith("uint8"))
 
 
 def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

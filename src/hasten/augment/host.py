@@ -18,7 +18,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, ChainOp, KeyRead, Stage, Warp, groups_of
 from hasten.augment.draw import Draws, Maps
 from hasten.augment.maps import Map
-from hasten.augment.op import Drawn, ValueOp
+from hasten.augment.op import ValueOp
 from hasten.augment.read import Coordinates, PackedCases, bounded, coordinates_of, samples_as_cases
 from hasten.augment.render import changed
 from hasten.sample.host import READ, cut, places_at
@@ -68,15 +68,11 @@ def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str
             before = value = image[row : row + 1]
             for stage, use, drawn in zip(run, uses, numbers, strict=True):
                 if use[row] and key in stage.op.keys:
-                    value = stage.op.apply(value, _row_numbers(drawn, row))
+                    of_row = {name: each[row : row + 1] for name, each in drawn.items() if name != "use"}
+                    value = stage.op.apply(value, of_row)
             if value is not before:
                 before.copy_(value)
     return result
-
-
-def _row_numbers(drawn: Mapping[str, Tensor], row: int) -> Drawn:
-    """The draws of one sample."""
-    return {name: each[row : row + 1] for name, each in drawn.items() if name != "use"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ are zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,11 @@ class GaussianSmooth(Operation):
         return {"sigma": torch.cat([uniform_in(key, _X + axis, *each) for axis, each in enumerate(ranges)], dim=1)}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        return _smoothed(image, drawn["sigma"], [each[1] for each in (self.sigma_x, self.sigma_y, self.sigma_z)])
+        largest = [each[1] for each in (self.sigma_x, self.sigma_y, self.sigma_z)]
+        for axis in range(2, image.ndim):
+            radius = min(int(max(4 * largest[axis - 2], 0.5) + 0.5), image.shape[axis] - 1)
+            image = _along(image, _erf(drawn["sigma"][:, axis - 2, None], radius), axis, "constant")
+        return image
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +77,6 @@ class Blur(Operation):
     def radius(self, side: int) -> int:
         """Voxels that a filter reaches to either side, along an axis of this length."""
         return min(int(3 * self.blur_sigma[1] + 0.25), side - 1)
-
-
-def _smoothed(image: Tensor, sigma: Tensor, largest: Sequence[float]) -> Tensor:
-    """image: (B, C, *S); sigma: (B, dims), below `largest` of each axis."""
-    for axis in range(2, image.ndim):
-        radius = min(int(max(4 * largest[axis - 2], 0.5) + 0.5), image.shape[axis] - 1)
-        image = _along(image, _erf(sigma[:, axis - 2, None], radius), axis, "constant")
-    return image
 
 
 def _erf(sigma: Tensor, radius: int) -> Tensor:

@@ -93,14 +93,10 @@ class Horovod(Strategy):
             return
         assert weight.grad is not None
         gradient = _flat(weight.grad)
-        message = gradient.to(self._wire(gradient.dtype))
+        wide = torch.float32 if gradient.dtype == torch.bfloat16 else gradient.dtype
+        message = gradient.to(torch.float16 if self.config.gradients == "fp16" else wide)
         handle = self._hvd.allreduce_async_(message, name=f"gradient.{number}", op=self._hvd.Average)
         self._sent.append((gradient, message, handle))
-
-    def _wire(self, dtype: torch.dtype) -> torch.dtype:
-        if self.config.gradients == "fp16":
-            return torch.float16
-        return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def _flat(gradient: Tensor) -> Tensor:

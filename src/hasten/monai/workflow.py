@@ -53,7 +53,9 @@ class QuickWorkflow:
         self.autocasts = {"device_type": device.type, "dtype": dtype, **engine.amp_kwargs} if dtype is not None else {}
         self.channels_last = channels_last
         if channels_last:
-            lay_out(unwrapped(network))
+            for weight in unwrapped(network).parameters():
+                if weight.ndim in (4, 5):
+                    weight.data = as_last(weight.data)  # it stays the same Parameter
 
     def _register_decollate(self) -> None:
         # Called by MONAI's set-up, whose own handler takes apart what nobody may read.
@@ -236,12 +238,10 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
             self._fire_event(IterationEvents.LOSS_COMPLETED)
             loss = state.output[Keys.LOSS]
-            self._backward(loss / self.accumulation_steps if self.accumulation_steps > 1 else loss)
+            loss = loss / self.accumulation_steps if self.accumulation_steps > 1 else loss
+            with Range(BACKWARD):
+                (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
         self._fire_event(IterationEvents.BACKWARD_COMPLETED)
-
-    def _backward(self, loss: Tensor) -> None:
-        with Range(BACKWARD):
-            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
 
     def _apply(self) -> None:
         with Range(OPTIMIZER):
@@ -342,10 +342,3 @@ def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _with_tensors(change, one) for key, one in value.items()}
     return value
-
-
-def lay_out(network: nn.Module) -> None:
-    """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
-    for weight in network.parameters():
-        if weight.ndim in (4, 5):
-            weight.data = as_last(weight.data)

@@ -173,25 +173,22 @@ def _packed(volume: Pictured, slices: int, sides: int) -> dict[str, Any]:
     channels = [channel[thinned] for channel in volume.image]
     maps = {layer: array[thinned] for layer, array in volume.maps.items()}
     shape = channels[0].shape
-    interesting = next((array for array in maps.values() if array.any()), None)
+    at, interesting = [size // 2 for size in shape], next((array for array in maps.values() if array.any()), None)
+    if interesting is not None:  # along each axis the slice that holds most of it
+        at = [int((interesting > 0).sum(tuple({0, 1, 2} - {axis})).argmax()) for axis in range(3)]
     return {
         "name": volume.name,
         "caption": volume.caption,
         "shape": shape,
         "mm": [size * each for size, each in zip(volume.image.shape[1:], volume.spacing, strict=True)],
         "axes": [axis | {"step": axis["step"] * step} for axis, step in zip(volume.axes, steps, strict=True)],
-        "at": _fullest(interesting) if interesting is not None else [size // 2 for size in shape],
+        "at": at,
         "anatomical": volume.anatomical,
         "planes": ["axial", "coronal", "sagittal"] if volume.anatomical else ["axial"],
         "values": [list(each) for each in volume.ranges],
         "channels": [_pngs(_greys(*each)) for each in zip(channels, volume.ranges, strict=True)],
         **{layer: _pngs(array) for layer, array in maps.items()},
     }
-
-
-def _fullest(classes: np.ndarray) -> list[int]:
-    """Along each axis the slice that holds most of a label map (D, H, W)."""
-    return [int((classes > 0).sum(tuple({0, 1, 2} - {axis})).argmax()) for axis in range(3)]
 
 
 def _greys(channel: np.ndarray, limits: tuple[float, float]) -> Iterator[np.ndarray]:

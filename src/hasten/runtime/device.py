@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -52,10 +52,7 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU that is named by its number the current one for the block: Triton launches nowhere else."""
-    if device.index is None or not kind_of(device).streams:
-        return nullcontext()
-    block: AbstractContextManager[object] = torch.get_device_module(device).device(device)
-    return block
+    return torch.accelerator.device_index(device.index if kind_of(device).streams else None)
 
 
 def synchronize(device: torch.device) -> None:
