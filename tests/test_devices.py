@@ -87,7 +87,7 @@ def test_a_type_that_is_not_known_has_nothing_but_float32() -> None:
 def test_a_device_that_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, name: str, built: bool, message: str
 ) -> None:
-    monkeypatch.setattr("hasten.runtime.device.is_built", lambda _: built)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: MPS if built else None)
     with pytest.raises(ValueError, match=f"^train.device={name}: .*{message}"):
         pick_device(name)
 

@@ -25,7 +25,8 @@ class DeviceKind:
     nvidia: bool = False
     """Compute capabilities, NVML, and bf16 products with float32 results; what was measured on its cards holds."""
     streams: bool = False
-    """Streams, events, page-locked host memory and a context for each device, as `torch.cuda` has them."""
+    """Streams, events, page-locked host memory, a context for each device and an activity of the profiler, as
+    `torch.cuda` has them."""
     graphs: bool = False
     """Graphs of `torch.cuda`. Each is compared with what it was captured from before it is used."""
     triton: bool = False
@@ -41,8 +42,6 @@ class DeviceKind:
     """Precisions of a step, the reference first."""
     backend: str = ""
     """Backend of torch.distributed; empty if several processes can't share a step."""
-    activity: str = ""
-    """Name of the profiler's activity that records its kernels."""
     fallback: str = ""
     """Environment variable by which the host computes what torch lacks there, if it is set before torch is loaded."""
 
@@ -51,7 +50,7 @@ _ALL: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 _HOST = DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo")
 _CUDA = DeviceKind(
     nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
-    channels_last=True, precisions=_ALL, backend="nccl", activity="CUDA",
+    channels_last=True, precisions=_ALL, backend="nccl",
 )  # fmt: skip
 _KINDS = {
     "cpu": _HOST,
@@ -60,7 +59,6 @@ _KINDS = {
     "mps": DeviceKind(precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
     "xpu": DeviceKind(
         streams=True, memory_stats=True, channels_last=True, precisions=("fp32", "bf16", "fp16"), backend="xccl",
-        activity="XPU",
     ),
 }  # fmt: skip
 
@@ -84,12 +82,6 @@ def automatic() -> torch.device:
 def others_here() -> list[str]:
     """Types of accelerators that this process sees and that `automatic` leaves alone."""
     return [name for name in ("mps", "xpu") if device_count(name)]
-
-
-def is_built(name: str) -> bool:
-    """Whether this build of torch has a type of accelerator at all."""
-    device = torch.accelerator.current_accelerator()
-    return device is not None and device.type == name
 
 
 def device_name(device: torch.device) -> str:

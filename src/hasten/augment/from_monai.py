@@ -281,8 +281,8 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     candidates, others = number_keys(item, here.context.keys)
     cropped = here.plan.crop is not None or bool(here.plan.source)
     # Entries that crops take their centres from, of another length in each case.
-    names = ("fg_indices_key", "bg_indices_key", "indices_key")
-    read = {str(getattr(each, name, None)) for each in here.cached.compose.transforms for name in names}
+    centres = ("fg_indices_key", "bg_indices_key", "indices_key")
+    read = {str(getattr(each, name, None)) for each in here.cached.compose.transforms for name in centres}
     candidates = [key for key in candidates if key not in read]
     alike = [key for key in candidates if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
     # Whole volumes beside cropped patches are left out of the batch.

@@ -83,7 +83,8 @@ class HostSource:
         # 2. The stages that run here. Such samples are cases of their own, which the first stage reads where it runs.
         if samples is None:
             return DrawnBatch(draws, segment.run(range(self.stages), draws, cases=segment.stored()), per_case)
-        draws = _of_samples(draws)
+        rows = torch.arange(draws.case.shape[0], device=draws.case.device)
+        draws = draws._replace(case=rows, start=torch.zeros_like(draws.start))
         if self.stages > 0:
             samples = segment.run(range(self.stages), draws, cases=samples_as_cases(samples)[0])
         return DrawnBatch(draws, samples, per_case)
@@ -263,12 +264,6 @@ class Segment:
                     last += 1
             yield first, last
             first = last
-
-
-def _of_samples(draws: Draws) -> Draws:
-    """The draws, for samples that are in a batch of their own instead of in their cases."""
-    rows = torch.arange(draws.case.shape[0], device=draws.case.device)
-    return draws._replace(case=rows, start=torch.zeros_like(draws.start))
 
 
 def _whole(cases: PackedCases, case: Tensor) -> Tensor:

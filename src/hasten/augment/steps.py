@@ -123,7 +123,9 @@ def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Contex
         if opening and is_random_crop(transform):
             here = replace(here, size=None)
         try:
-            _check_lazy(cached, transform)
+            lazily = cached.compose.lazy is True or (cached.compose.lazy is None and getattr(transform, "lazy", False))
+            if lazily and cached.compose.overrides and hasattr(transform, "lazy"):
+                raise NotLowered(f"runs lazily with overrides {cached.compose.overrides}")
             lowered = lower(transform, here)
         except NotLowered as refusal:
             undecided = isinstance(refusal, Undecided)
@@ -139,13 +141,6 @@ def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Contex
         patches = context.patches or is_random_crop(transform)
         context = replace(context, size=size, patches=patches, created=context.created + created_keys(transform))
     return steps
-
-
-def _check_lazy(cached: SplitCompose, transform: Any) -> None:
-    compose = cached.compose
-    lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
-    if lazily and compose.overrides and hasattr(transform, "lazy"):
-        raise NotLowered(f"runs lazily with overrides {compose.overrides}")
 
 
 def _size_after(transform: Any, lowered: Lowered, size: Triple | None) -> Triple | None:

@@ -230,8 +230,6 @@ def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig,
     config = load(Path(run) / "run.yaml")
     target = pick_device(device)
     variant = fitted(Variant(**content["variant"]), target)
-    if target.type == "cpu" and variant.precision == "tf32":
-        variant = Variant(precision="fp32", channels_last=variant.channels_last)
     network = build_classifier(config.network)
     network.load_state_dict(content["weights"])
     network = network.to(target, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]

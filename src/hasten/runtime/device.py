@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from hasten.config.check import DEVICE_NAMES, DEVICE_PATTERN
-from hasten.devices import automatic, device_count, is_built, kind_of
+from hasten.devices import automatic, device_count, kind_of
 from hasten.distribute.world import World
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         return device
     count = device_count(device.type)
     if (device.index or 0) >= count:
-        built = "" if count or is_built(device.type) else f", and torch {torch.__version__} is not built for any"
+        of_build = torch.accelerator.current_accelerator()
+        missing = not count and (of_build is None or of_build.type != device.type)
+        built = f", and torch {torch.__version__} is not built for any" if missing else ""
         names = "".join(f"{device.type}:{index}, " for index in range(count))
         found = f"this machine has {count} {device.type.upper()} devices{built}"
         raise ValueError(f"train.device={name}: {found}; use {names}auto or cpu")

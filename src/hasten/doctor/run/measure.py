@@ -163,13 +163,12 @@ def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:
     """Seconds of a step in which the GPU has a kernel to run, by torch's profiler; None on a CPU or where it fails."""
-    activity = kind_of(device).activity
-    if not activity:
+    if not kind_of(device).streams:
         return None
     from torch.profiler import ProfilerActivity, profile
 
     try:
-        with profile(activities=[getattr(ProfilerActivity, activity)]) as recorded:
+        with profile(activities=[getattr(ProfilerActivity, device.type.upper())]) as recorded:
             for _ in range(steps):
                 step()
             synchronize(device)

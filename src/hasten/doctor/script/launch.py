@@ -154,7 +154,11 @@ def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: fl
                 return True
         return False
     except BaseException:
-        _interrupt(child)
+        # Ctrl-C is passed on, and the script gets time to end by itself.
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
+            if hasattr(os, "killpg"):  # the consoles of Windows do it
+                os.killpg(child.pid, signal.SIGINT)
+            child.wait(timeout=GRACE)
         end_all(child)
         raise
 
@@ -167,14 +171,6 @@ def _state(out: Path) -> str:
     if trained:
         return "bounded" if trained <= bounded else "training"
     return ""
-
-
-def _interrupt(child: subprocess.Popen[bytes]) -> None:
-    """Pass Ctrl-C on, and give the script time to end by itself."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        if hasattr(os, "killpg"):  # the consoles of Windows do it
-            os.killpg(child.pid, signal.SIGINT)
-        child.wait(timeout=GRACE)
 
 
 def _outcome(returncode: int, killed: bool, records: list[ProcessRecord]) -> tuple[Ended, int]:
