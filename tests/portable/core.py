@@ -12,7 +12,7 @@ from hasten.observe.rundir import read_jsonl
 
 SETTINGS = """
 train.steps=6 train.validate_every=3 train.checkpoint_every=3 train.device=cpu train.precision=fp32
-train.channels_last=false train.compile=false sample.compile=false sample.patch=[16,16,16] sample.batch_size=2
+train.channels_last=false train.compile=false sample.patch=[16,16,16] sample.batch_size=2
 network.channels=[4,8] network.strides=[[2,2,2]] network.num_res_units=1 data.split.fraction=0.34
 prepare.num_threads=1
 """
