@@ -25,7 +25,8 @@ class DeviceKind:
     nvidia: bool = False
     """Compute capabilities, NVML, and bf16 products with float32 results; what was measured on its cards holds."""
     streams: bool = False
-    """Streams, events, page-locked host memory and a context for each device, as `torch.cuda` has them."""
+    """Streams, events, page-locked host memory, a context for each device and an activity of the profiler, as
+    `torch.cuda` has them."""
     graphs: bool = False
     """Graphs of `torch.cuda`. Each is compared with what it was captured from before it is used."""
     triton: bool = False
@@ -41,8 +42,6 @@ class DeviceKind:
     """Precisions of a step, the reference first."""
     backend: str = ""
     """Backend of torch.distributed; empty if several processes can't share a step."""
-    activity: str = ""
-    """Name of the profiler's activity that records its kernels."""
     fallback: str = ""
     """Environment variable by which the host computes what torch lacks there, if it is set before torch is loaded."""
 
@@ -51,7 +50,7 @@ _ALL: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 _HOST = DeviceKind(accelerator=False, float64=True, channels_last=True, precisions=_ALL, backend="gloo")
 _CUDA = DeviceKind(
     nvidia=True, streams=True, graphs=True, triton=True, cudnn=True, memory_stats=True, float64=True,
-    channels_last=True, precisions=_ALL, backend="nccl", activity="CUDA",
+    channels_last=True, precisions=_ALL, backend="nccl",
 )  # fmt: skip
 _KINDS = {
     "cpu": _HOST,
@@ -60,7 +59,6 @@ _KINDS = {
     "mps": DeviceKind(precisions=("fp32", "fp16"), fallback=MPS_FALLBACK),
     "xpu": DeviceKind(
         streams=True, memory_stats=True, channels_last=True, precisions=("fp32", "bf16", "fp16"), backend="xccl",
-        activity="XPU",
     ),
 }  # fmt: skip
 
@@ -86,12 +84,6 @@ def others_here() -> list[str]:
     return [name for name in ("mps", "xpu") if device_count(name)]
 
 
-def is_built(name: str) -> bool:
-    """Whether this build of torch has a type of accelerator at all."""
-    device = torch.accelerator.current_accelerator()
-    return device is not None and device.type == name
-
-
 def device_name(device: torch.device) -> str:
     """What the maker calls an accelerator."""
     name = getattr(torch.get_device_module(device), "get_device_name", None)
@@ -100,9 +92,13 @@ def device_name(device: torch.device) -> str:
 
 def accelerator_in_use() -> torch.device | None:
     """The accelerator that this process has begun to use; None without one."""
-    device = torch.accelerator.current_accelerator(check_available=True)
-    begun = None if device is None else getattr(torch.get_device_module(device), "is_initialized", None)
-    return device if begun is None or begun() else None  # MPS has no such function: it begins with torch
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return None
+    module = torch.get_device_module(device)
+    # MPS begins with torch. CUDA isn't asked whether it is available: processes that are forked later couldn't use it.
+    begun = getattr(module, "is_initialized", module.is_available)
+    return device if begun() else None
 
 
 def empty_cache() -> None:
@@ -112,13 +108,21 @@ def empty_cache() -> None:
         torch.get_device_module(device).empty_cache()
 
 
+def holds_cases(device: torch.device) -> bool:
+    """Whether batches can be made where the cases lie: in memory that is not the host's, with the draws' float64."""
+    return kind_of(device).memory_stats and kind_of(device).float64
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory that is free on a device; of one that shares the host's, at most what is free there."""
     module: Any = torch.get_device_module(device)
     if kind_of(device).memory_stats:
         try:
             return int(module.mem_get_info(device)[0])
-        except RuntimeError:  # some of Intel's drivers don't know
+        except RuntimeError:
+            if device.type == "cuda":
+                raise
+            # Some of Intel's drivers don't know.
             return total_bytes(device) - int(module.memory_reserved(device))
     if hasattr(module, "recommended_max_memory"):
         return min(module.recommended_max_memory() - module.driver_allocated_memory(), available_memory())

@@ -9,17 +9,20 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
 
 from hasten.system import ignores_case, replace_file
 
 
 @contextmanager
-def replacing(path: Path, temporary: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+def replacing(path: Path, temporary: Path | None = None, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """An open `temporary` to fill: it becomes `path`, or is removed where the block fails.
 
+    temporary: None is a hidden name beside `path` that no other process takes.
     durable: wait until its content is on the disk. An OSError names `path`.
     """
+    temporary = temporary or path.with_name(f".{path.name}.{token_hex(4)}")
     try:
         with naming(path), temporary.open("wb") as file:
             yield file

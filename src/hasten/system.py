@@ -222,12 +222,16 @@ def _libc() -> Any:
     return libc
 
 
+def text_of(path: Path) -> str:
+    """The text of a file, such as one of the kernel's or a log; empty where there is none."""
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
 def boot_id() -> str:
     """Identifies the current boot of this machine; empty where the system does not report it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    return text_of(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
 def ignores_case(folder: Path) -> bool:

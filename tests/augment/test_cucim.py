@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,10 +81,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def test_without_a_cuda_device_nothing_can_run(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not cucim.can_run()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert cucim.can_run()
+    for name, can_run in (("cpu", False), ("cuda", True)):
+        monkeypatch.setattr(cucim, "automatic", partial(torch.device, name))
+        assert cucim.can_run() == can_run
 
 
 def test_with_cucim_its_transform_runs_on_each_sample(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

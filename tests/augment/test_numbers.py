@@ -133,8 +133,7 @@ def test_a_number_beside_images_of_a_loaders_batch_stays_as_it_is() -> None:
     assert result["age"] is batch["age"]
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_bool_label_stays_bool(compiled: bool) -> None:
+def test_a_bool_label_stays_bool() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = [torch.rand(1, 8, 8, 8, generator=generator) > 0.5 for _ in range(3)]
     chain = Compose(
@@ -146,7 +145,7 @@ def test_a_bool_label_stays_bool(compiled: bool) -> None:
     )
     batches = [
         compile_transforms(chain).bind(
-            [{"image": label.float(), "label": label.to(dtype)} for label in labels], batch_size=4, compile=compiled
+            [{"image": label.float(), "label": label.to(dtype)} for label in labels], batch_size=4
         )(0)
         for dtype in (torch.bool, torch.uint8)
     ]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hasten.cache.build import get_arena
-from hasten.cache.entries import list_entries, prune
+from hasten.cache.entries import Entry, list_entries, prune
 from hasten.cache.publish import building
 from hasten.cases.types import CaseSet
 from hasten.cli.main import app
@@ -60,6 +60,19 @@ def test_a_build_in_progress_is_left_alone_and_a_stopped_one_removed(three: Path
     folder.rename(partial)  # as a killed build leaves it
     assert [entry.kind for entry in prune(three)] == ["unfinished"]
     assert len(list_entries(three)) == 3
+
+
+def test_locks_that_nobody_holds_go_and_what_was_published_meanwhile_is_not_counted(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial, folder = three / "arena" / ".new.partial", three / "arena" / "held"
+    (three / "arena" / ".killed.lock").touch()
+    listed = [*list_entries(three), Entry(path=partial, kind="unfinished", num_bytes=4, used=0.0)]
+    monkeypatch.setattr("hasten.cache.entries.list_entries", lambda _: listed)
+    with building(folder, folder.exists):
+        assert prune(three) == []
+        assert [path.name for path in (three / "arena").glob(".*.lock")] == [".held.lock"]
+    assert list((three / "arena").glob(".*")) == []
 
 
 def test_an_entry_that_is_published_while_it_is_listed(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,17 @@ from tests.training.runs import config_of
 
 
 def test_a_numbered_gpu_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to: list[torch.device] = []
+    set_to: list[int | None] = []
 
-    def device_block(device: torch.device) -> AbstractContextManager[None]:
-        set_to.append(device)
+    def block(index: int | None) -> AbstractContextManager[None]:
+        set_to.append(index)
         return nullcontext()
 
-    monkeypatch.setattr(torch.cuda, "device", device_block)
-    for name in ("cpu", "cuda", "cuda:1"):
+    monkeypatch.setattr(torch.accelerator, "device_index", block)
+    for name in ("cpu", "cuda", "cuda:1", "mps:0"):
         with current_device(torch.device(name)):
             pass
-    assert set_to == [torch.device("cuda:1")]
+    assert set_to == [None, None, 1, None]
 
 
 def test_training_and_prediction_make_their_device_the_current_one(

@@ -14,6 +14,7 @@ SOURCE = Path(__file__).with_name("device.cpp")
 
 def add_stand_in(folder: Path) -> torch.device:
     """Compile the device into `folder`, which takes half a minute, and add it to torch and to Hasten, as an MPS."""
+    from torch.amp import grad_scaler
     from torch.utils.cpp_extension import load
 
     from hasten import devices
@@ -24,7 +25,18 @@ def add_stand_in(folder: Path) -> torch.device:
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend()
     devices._KINDS[NAME] = devices._KINDS["mps"]
+    grad_scaler.torch = _Torch(torch.__name__)  # type: ignore[attr-defined]
     return torch.device(NAME)
+
+
+class _Torch(types.ModuleType):
+    """torch as its scaler of losses sees it, which spares the device named mps:0 its float64: here that is ours."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def device(self, name: str) -> torch.device:
+        return torch.device(NAME, 0) if name == "mps:0" else torch.device(name)
 
 
 def _module() -> Any:

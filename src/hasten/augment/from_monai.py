@@ -304,12 +304,6 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     return tuple(numbers)
 
 
-def _indices_keys(cached: SplitCompose) -> set[str]:
-    """Entries that crops take their centres from, of another length in each case."""
-    names = ("fg_indices_key", "bg_indices_key", "indices_key")
-    return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}
-
-
 def _axes(value: Any) -> int:
     """Axes of a number (0) or an array; 9 for anything else."""
     return getattr(as_number(value), "ndim", 9)

@@ -43,7 +43,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.size import parse_size
-from hasten.devices import free_bytes, kind_of
+from hasten.devices import free_bytes, holds_cases, kind_of
 from hasten.observe.cores import available_memory
 from hasten.prepare.case import load_prepared
 from hasten.prepare.foreground import foreground_points
@@ -302,7 +302,7 @@ def open_at_home(
     where the device is too small for the cases, and the errors of `open_arena`.
     """
     home = config.home
-    if home == "device" and not _holds_cases(device):
+    if home == "device" and not holds_cases(device):
         home = "ram"
         if kind_of(device).accelerator:
             log.warning("cache.home: no batches are made on %s itself; its cases stay in host memory", device)
@@ -323,14 +323,9 @@ def open_at_home(
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
-    if not _holds_cases(device):
+    if not holds_cases(device):
         return 0
     return parse_size(config.device) if config.device != "auto" else free_bytes(device) // 2
-
-
-def _holds_cases(device: torch.device) -> bool:
-    """Whether batches can be made where the cases lie: in memory that is not the host's, with the draws' float64."""
-    return kind_of(device).memory_stats and kind_of(device).float64
 
 
 def _copy_to_device(arena: Arena, cases: Selection, device: torch.device, positions: Sequence[int]) -> Arena:

@@ -52,9 +52,9 @@ def prune(folder: Path, *, unused_days: float | None = None, max_bytes: int | No
     for entry in list_entries(folder):
         handle = None
         if entry.kind == "unfinished":
-            with suppress(OSError):  # another process has just removed it
+            with suppress(OSError):
                 handle = try_lock(lock_of(entry.path))
-            going = handle is not None
+            going = handle is not None and entry.path.exists()  # or it has just been published
         else:
             total += entry.num_bytes if entry.kind != "small" else 0
             is_old = unused_days is not None and entry.used < limit
@@ -64,6 +64,10 @@ def prune(folder: Path, *, unused_days: float | None = None, max_bytes: int | No
             removed.append(entry)
         if handle is not None:
             remove_lock(lock_of(entry.path), handle)
+    for lock in (folder / SHARDS).glob(".*.lock"):  # of a process that was killed before or after it built
+        with suppress(OSError):
+            if (handle := try_lock(lock)) is not None:
+                remove_lock(lock, handle)
     return removed
 
 

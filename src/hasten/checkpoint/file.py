@@ -11,7 +11,6 @@ import io
 import os
 from collections import Counter, OrderedDict
 from pathlib import Path
-from secrets import token_hex
 from typing import IO, Any
 
 import torch
@@ -35,7 +34,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     _require_data(content, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A killed process leaves files named `.NAME.pt.*`, which the next process removes.
-    with replacing(path, path.with_name(f".{path.name}.{token_hex(4)}")) as file:
+    with replacing(path) as file:
         hashed = _Hashed(file)
         torch.save(content, hashed)  # type: ignore[arg-type]
         if hashed.error is not None:

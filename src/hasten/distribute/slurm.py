@@ -14,8 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.files import replacing
-from hasten.observe.rundir import LOGS
+from hasten.observe.rundir import LOGS, write_text
 from hasten.sample.share import share_mistake
 
 SCRIPT, SETTINGS = "job.sbatch", "job.yaml"
@@ -94,8 +93,7 @@ def submit(config: RunConfig, out: Path, job: SlurmJob, *, dry_run: bool = False
     try:
         script.parent.mkdir(parents=True)
         for path, text in ((settings, dump_run(config)), (script, batch_script(job, out, shared.timeout_s))):
-            with replacing(path, path.with_name(f".{path.name}")) as file:
-                file.write(text.encode())
+            write_text(path, text)
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
     if dry_run:

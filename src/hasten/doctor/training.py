@@ -18,6 +18,7 @@ from hasten.observe.clock import Clock
 from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory
 from hasten.runtime.device import pick_device as pick_device
+from hasten.runtime.device import seconds_of as seconds_of
 from hasten.runtime.device import synchronize as synchronize
 from hasten.runtime.gc_control import collected_between_steps as collected_between_steps
 from hasten.runtime.measure import compared as compared

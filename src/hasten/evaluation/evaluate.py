@@ -433,7 +433,7 @@ def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] 
         values = [f"{getattr(score, measure):.6g}" for measure in evaluation.measures]
         writer.writerow([score.case, score.name, score.labelled, score.predicted, *values, evaluation.unit])
     target = out / EVALUATION_CSV
-    with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
+    with replacing(target) as file:
         file.write(text.getvalue().encode("utf-8", "backslashreplace"))
     write_json(out / EVALUATION_JSON, evaluation.to_dict() | ({"settings": list(settings)} if settings else {}))
 

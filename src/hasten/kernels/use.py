@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.devices import kind_of
+from hasten.files import first_line
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,6 @@ def _works_on(device: torch.device) -> bool:
 
         launch(device)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log.warning("Triton does not work on %s (%s); torch's own operations are used", device, reason)
+        log.warning("Triton does not work on %s (%s); torch's own operations are used", device, first_line(error))
         return False
     return True

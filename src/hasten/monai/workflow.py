@@ -243,12 +243,10 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
             self._fire_event(IterationEvents.LOSS_COMPLETED)
             loss = state.output[Keys.LOSS]
-            self._backward(loss / self.accumulation_steps if self.accumulation_steps > 1 else loss)
+            loss = loss / self.accumulation_steps if self.accumulation_steps > 1 else loss
+            with Range(BACKWARD):
+                (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
         self._fire_event(IterationEvents.BACKWARD_COMPLETED)
-
-    def _backward(self, loss: Tensor) -> None:
-        with Range(BACKWARD):
-            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
 
 
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):

@@ -12,13 +12,17 @@ from hasten.devices import accelerator_in_use, device_count, kind_of
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
     """Context manager: random draws inside it, on the host or on `device`, do not change later ones."""
-    return torch.random.fork_rng([device] if kind_of(device).accelerator else [], device_type=device.type)
+    if not kind_of(device).accelerator:
+        return torch.random.fork_rng([])  # not by the type's name: for "meta" torch would keep nothing
+    return torch.random.fork_rng([device], device_type=device.type)
 
 
 def all_random_states_kept(device: torch.device) -> AbstractContextManager[None]:
     """Like `random_state_kept`, for a block that seeds torch, which reaches every GPU."""
     where = device if kind_of(device).accelerator else accelerator_in_use()
-    return torch.random.fork_rng(range(device_count(where.type)) if where else [], device_type=(where or device).type)
+    if where is None:
+        return torch.random.fork_rng([])
+    return torch.random.fork_rng(range(device_count(where.type)), device_type=where.type)
 
 
 def random_states(device: torch.device) -> list[Tensor]:

@@ -18,7 +18,7 @@ from hasten.augment.program import Program
 from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 from hasten.config.size import size_text
-from hasten.devices import free_bytes, kind_of
+from hasten.devices import free_bytes, holds_cases
 from hasten.feed.feed import Feed
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
@@ -72,7 +72,7 @@ def read_cases(
 
 def placed(store: Store, device: torch.device) -> Store:
     """The cases, moved to the GPU if they take less than half of its free memory."""
-    if not kind_of(device).memory_stats:
+    if not holds_cases(device):
         return store
     size = sum(value.nbytes for value in store.values.values())
     return store.to(device) if size < _SHARE * free_bytes(device) else store

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
+from hasten.system import text_of
+
 SPIN = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
 """How long a thread spins: iterations of GNU's library (default 300,000), milliseconds of Intel's and LLVM's (200)."""
 SPIN_NAMES = (*SPIN, "OMP_WAIT_POLICY", "KMP_LIBRARY")
@@ -111,11 +113,7 @@ def _groups(controller: str, cgroup_file: Path, root: Path) -> Iterator[tuple[Pa
 
     Inside a container only the top one may be visible.
     """
-    try:
-        lines = cgroup_file.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in text_of(cgroup_file).splitlines():
         number, controllers, name = (*line.split(":", 2), "", "")[:3]
         if number != "0" and controller not in controllers.split(","):
             continue

@@ -18,6 +18,7 @@ import psutil
 
 import hasten
 from hasten.observe.cores import usable_cores
+from hasten.system import text_of
 
 _VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|PYTORCH_.*|HASTEN_.*|SLURM_JOB_ID")
 """Environment variables that decide how a run goes."""
@@ -103,16 +104,13 @@ def cpu_flags() -> set[str]:
 
 def _cpu_info(name: str) -> str:
     """What Linux says of the first processor under a name; empty on another system."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def driver_version() -> str | None:
     """Version of NVIDIA's driver, also in a container that was not given the GPUs; None where there is none."""
-    file = Path("/proc/driver/nvidia/version")
-    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    match = re.search(r"Kernel Module\D*([\d.]+)", text)
+    match = re.search(r"Kernel Module\D*([\d.]+)", text_of(Path("/proc/driver/nvidia/version")))
     if match:
         return match[1]
     return _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or None

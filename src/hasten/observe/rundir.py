@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,7 +96,7 @@ def _json_line(record: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file as atomically as `write_json`."""
-    with replacing(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as file:
+    with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))  # bytes of a file name that are no UTF-8, as JSON reads
 
 

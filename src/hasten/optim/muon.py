@@ -88,7 +88,9 @@ class Muon(BaseOptimizer):
         directions = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov's look ahead
         if group["weight_decay"] != 0:
             torch._foreach_mul_(parameters, keep)
-        add = add_orthogonal_bf16 if _multiplies_bf16(directions[0]) else add_orthogonal
+        device = directions[0].device
+        in_bf16 = kind_of(device).nvidia and multiplies_bf16(device)
+        add = add_orthogonal_bf16 if in_bf16 else add_orthogonal
         add(parameters, directions, rate, swap=group["swap"])
 
 
@@ -132,11 +134,6 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
         return (filters.transpose(0, 1) if swap else filters).flatten(1)
     moved = filters.movedim(1, -1)
     return moved.flatten(0, -2).mT if swap else moved.flatten(1)
-
-
-def _multiplies_bf16(value: Tensor) -> bool:
-    """Whether the value is on a GPU with matrix units for bf16."""
-    return kind_of(value.device).nvidia and multiplies_bf16(value.device)
 
 
 def add_orthogonal(

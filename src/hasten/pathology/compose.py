@@ -18,7 +18,7 @@ from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import CacheConfig, DistributeConfig, TrainConfig
 from hasten.config.settled import PlannedTrain, fields_of
-from hasten.devices import free_bytes, kind_of
+from hasten.devices import free_bytes, holds_cases
 from hasten.distribute.strategy import alone
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
@@ -110,10 +110,10 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     network = build_classifier(config.network).to(device)
     variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
     to_memory_format(network, 2, variant.channels_last)
-    resident = device.type == "cpu" or tiles.image.numel() <= free_bytes(device) // 2
+    on_gpu = holds_cases(device) and tiles.image.numel() <= free_bytes(device) // 2
     size, seed = config.train.batch_size, config.train.seed
-    batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=resident)
-    where = "GPU memory" if resident and kind_of(device).memory_stats else "host memory"
+    batches = make_batches(tiles, config.augment, batch_size=size, seed=seed, device=device, resident=on_gpu)
+    where = "GPU memory" if on_gpu else "host memory"
     accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
     accelerators["batched augmentation"] = Accelerator(True, "default", "one program for a batch")
     fit, per_epoch = config.train, -(-len(balanced(tiles.label)) // size)
@@ -223,8 +223,6 @@ def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig,
     config = load(Path(run) / "run.yaml")
     target = pick_device(device)
     variant = fitted(Variant(**content["variant"]), target)
-    if target.type == "cpu" and variant.precision == "tf32":
-        variant = Variant(precision="fp32", channels_last=variant.channels_last)
     network = build_classifier(config.network)
     network.load_state_dict(content["weights"])
     network = network.to(target, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Literal
 
 import numpy as np
@@ -99,7 +98,7 @@ def write_file(target: Path, data: bytes) -> None:
     """Write a file, whole or not at all, and the folders above it. Raises ValueError."""
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target, target.with_name(f".{target.name}.{token_hex(4)}")) as file:
+        with replacing(target) as file:
             file.write(data)
         sync_folder(target.parent)
 
@@ -266,7 +265,7 @@ def write_label(target: Path, label: np.ndarray, volume: Volume, case: Case) -> 
     else:
         import tifffile
 
-        with replacing(target, target.with_name(f".{target.name}.tmp")) as file:  # a page for each slice
+        with replacing(target) as file:  # a page for each slice
             tifffile.imwrite(file, _smallest(label), compression="zlib", photometric="minisblack", metadata=None)
 
 

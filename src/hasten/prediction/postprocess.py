@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -100,7 +99,7 @@ def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
         log.warning("%s: was edited, and is kept; remove it to have it written anew", folder / POSTPROCESSING_YAML)
         return
     target = folder / POSTPROCESSING_YAML
-    with replacing(target, target.with_name(f".{target.name}.{os.getpid()}")) as file:
+    with replacing(target) as file:
         file.write(cleanings_bytes(cleanings))
 
 

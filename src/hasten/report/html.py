@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def write_template(name: str, out: Path, **content: Any) -> Path:
     html = templates.get_template(name).render(content)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out, out.with_name(f".{out.name}.{os.getpid()}")) as file:
+        with replacing(out) as file:
             file.write(html.encode("utf-8", errors="replace"))
     except OSError as error:
         raise ValueError(f"{out}: cannot be written ({error.strerror or error}); name another file") from None

@@ -7,12 +7,12 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 
 from hasten.config.check import DEVICE_NAMES, DEVICE_PATTERN
-from hasten.devices import automatic, device_count, is_built, kind_of
+from hasten.devices import automatic, device_count, kind_of
 from hasten.distribute.world import World
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         return device
     count = device_count(device.type)
     if (device.index or 0) >= count:
-        built = "" if count or is_built(device.type) else f", and torch {torch.__version__} is not built for any"
+        of_build = torch.accelerator.current_accelerator()
+        missing = not count and (of_build is None or of_build.type != device.type)
+        built = f", and torch {torch.__version__} is not built for any" if missing else ""
         names = "".join(f"{device.type}:{index}, " for index in range(count))
         found = f"this machine has {count} {device.type.upper()} devices{built}"
         raise ValueError(f"train.device={name}: {found}; use {names}auto or cpu")
@@ -52,10 +54,7 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU that is named by its number the current one for the block: Triton launches nowhere else."""
-    if device.index is None or not kind_of(device).streams:
-        return nullcontext()
-    block: AbstractContextManager[object] = torch.get_device_module(device).device(device)
-    return block
+    return torch.accelerator.device_index(device.index if kind_of(device).streams else None)
 
 
 def synchronize(device: torch.device) -> None:

@@ -32,6 +32,7 @@ from hasten.report.read import read_run
 from hasten.sample.share import share_mistake
 from hasten.scaling.analyse import workers
 from hasten.scaling.logs import DONE, RUNS_JSON, SINGLE, Mode, is_run
+from hasten.system import text_of
 from hasten.training.plan import RunPlan, plan_run
 
 BASE_YAML = "scale.yaml"
@@ -192,11 +193,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 def last_error(log: Path) -> str:
     """The line of a log that best explains its end: the last that begins with `error`, else the last."""
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(log).splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or [""])[-1]
 

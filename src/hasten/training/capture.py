@@ -119,11 +119,6 @@ class CapturedStep:
         return self._begin(index)
 
     @property
-    def captures_next(self) -> bool:
-        """Whether the next step is captured: no other thread may use the device meanwhile."""
-        return not self.settled and self._done == WARM_UP
-
-    @property
     def accelerator(self) -> Accelerator:
         return Accelerator(self.on, "measured", self.reason)
 

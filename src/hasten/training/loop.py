@@ -133,7 +133,7 @@ class Loop:
                         if captured is None:
                             loss = self.components.step(batch["image"], batch["label"], index)
                         else:
-                            if captured.captures_next:
+                            if not captured.settled:
                                 self.saver.wait()  # no other thread may use the device meanwhile
                             loss = captured(index)
                         self.log.losses.append(loss)
@@ -184,7 +184,11 @@ class Loop:
                     self.status = "time_up"
             stops = ends or self.status != "finished"
             if stops or paced.reaches(step, self.train.checkpoint_every):
-                self._save_last(step)
+                self._require_sound(step)
+                with self.clock.span("checkpoint"):
+                    state = self._state(step)
+                    if self.world.first:
+                        self.saver.save(state, self.checkpoints.write)
         return stops
 
     def trained_s(self) -> float:
@@ -273,13 +277,6 @@ class Loop:
             self.progress.update(step, score=value)
 
     # Checkpoints
-
-    def _save_last(self, step: int) -> None:
-        self._require_sound(step)
-        with self.clock.span("checkpoint"):
-            state = self._state(step)
-            if self.world.first:
-                self.saver.save(state, self.checkpoints.write)
 
     def _state(self, step: int) -> dict[str, Any]:
         """The training state of a single process, complete on rank 0. All ranks call it."""

@@ -213,7 +213,7 @@ def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseE
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
-        if loop.limit.allows_examples():
+        if loop.limit.left_s > loop.limit.closing_s:  # the inference for the report fits
             write_examples(out, components, loop, evaluator.covers.inference)
         planned, metric = components.planned, f"mean_{loop.evaluator.metric}"
         cases = {"train": len(planned.train), "validation": len(planned.validation)}

@@ -171,7 +171,3 @@ class TimeLimit:
     def expired(self) -> bool:
         """Whether only what must follow still fits."""
         return self.room() <= 0
-
-    def allows_examples(self) -> bool:
-        """Whether the inference for the report's examples fits, after the last validation."""
-        return self.left_s > self.closing_s

@@ -17,6 +17,7 @@ from hasten.distribute.launch.record import RankRecord
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file
 from hasten.files import first_line
 from hasten.observe.rundir import CHECKPOINTS
+from hasten.system import text_of
 
 How = Literal["mistake", "error", "memory", "killed", "stalled", "silent", "gone", "ended"]
 """`silent`: an exit code and no record; `gone`: it lost another rank; `ended`: by the launcher, as another failed."""
@@ -102,7 +103,7 @@ def ends_of(
             by_launcher = index > 0 and (code == -signal.SIGTERM or (code == -9 and late))
             end = replace(end, how="ended" if by_launcher else "killed")
         if end.how in ("silent", "killed"):
-            end = replace(end, traceback=last_lines(logs[rank]))
+            end = replace(end, traceback="\n".join(text_of(logs[rank]).splitlines()[-_LAST_LINES:]))
         ends.append(end)
     return sorted(ends, key=lambda end: end.rank)
 
@@ -118,18 +119,10 @@ def first_of(ends: Sequence[End]) -> End:
     return min(still, key=lambda end: (end.step, end.collectives, end.rank))
 
 
-def last_lines(log: Path) -> str:
-    """The last lines of a rank's log."""
-    try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
-    except OSError:
-        return ""
-
-
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
     """The place and the stacks that a rank's watchdog wrote, if they are of this process."""
-    with suppress(OSError, ValueError, TypeError):
-        place, _, stack = stack_file(where, rank).read_text(encoding="utf-8", errors="replace").partition("\n")
+    with suppress(ValueError, TypeError):
+        place, _, stack = text_of(stack_file(where, rank)).partition("\n")
         stall = Stall(**json.loads(place))
         if stall.pid == pid:
             return stall, stack

@@ -13,6 +13,7 @@ from torch.nn.functional import conv3d
 from hasten.devices import kind_of
 from hasten.doctor.environment.check import Check, check
 from hasten.doctor.training import autocast, tensor_cores
+from hasten.files import first_line
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 """Largest relative error (of norms) against float64 that counts as sound: a multiple of the precision's rounding."""
@@ -98,7 +99,7 @@ def _cell(case: str, precision: str, channels_last: bool, tensors: tuple[Tensor,
             assert weight.grad is not None
             errors.append((_error(output.detach(), true_output), _error(weight.grad, true_gradient)))
     except RuntimeError as error:
-        failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        failure = first_line(error)
         return Cell(case=case, precision=precision, channels_last=channels_last, failure=failure)
     # Of NaN and a number, torch takes NaN as the larger one.
     forward, backward = torch.tensor(errors).amax(dim=0).tolist()

@@ -16,7 +16,7 @@ import torch
 from hasten.config.size import size_text
 from hasten.devices import automatic, device_count, device_name, free_bytes, kind_of, total_bytes
 from hasten.doctor.environment.check import Check, check
-from hasten.doctor.training import synchronize
+from hasten.doctor.training import seconds_of
 from hasten.files import existing
 from hasten.observe.cores import available_memory
 
@@ -92,11 +92,4 @@ def transfer_rate(device: torch.device) -> float:
     """Bytes a second from host memory, pinned where it can be, to an accelerator, the best of some copies."""
     source = torch.ones(_FILE_BYTES, dtype=torch.uint8, pin_memory=kind_of(device).streams)
     target = torch.empty(_FILE_BYTES, dtype=torch.uint8, device=device)
-    seconds = []
-    for _ in range(5):
-        synchronize(device)
-        begin = time.perf_counter()
-        target.copy_(source)
-        synchronize(device)
-        seconds.append(time.perf_counter() - begin)
-    return _FILE_BYTES / min(seconds)
+    return _FILE_BYTES / min(seconds_of(lambda: target.copy_(source), device) for _ in range(5))

@@ -14,6 +14,7 @@ import torch
 from hasten.doctor.environment.check import Check, check
 from hasten.observe.cores import SPIN_NAMES, allowed_cpus, cpu_quota, environment_of_user, spin_is_chosen, spin_text
 from hasten.observe.cpu_load import BUSY
+from hasten.system import text_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,15 +130,7 @@ def threads_here(others: float = 0.0) -> Threads:
         torch=torch.get_num_threads(),
         quota=cpu_quota(),
         variables={name: environ[name] for name in sorted(names) if environ.get(name)},
-        openmp=_openmp(),
+        # Copies of one library (a wheel's own libgomp) are one kind; two kinds are what competes.
+        openmp=tuple(sorted(set(re.findall(r"/lib(gomp|iomp5|omp)[-.\w]*\.so", text_of(Path("/proc/self/maps")))))),
         others=others,
     )
-
-
-def _openmp() -> tuple[str, ...]:
-    try:
-        loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    # Copies of one library (a wheel's own libgomp) are one kind; two kinds are what competes.
-    return tuple(sorted(set(re.findall(r"/lib(gomp|iomp5|omp)[-.\w]*\.so", loaded))))

@@ -141,7 +141,9 @@ def _profiler(device: torch.device) -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 
-    activities = [getattr(ProfilerActivity, name) for name in ("CPU", kind_of(device).activity) if name]
+    activities = [ProfilerActivity.CPU]
+    if kind_of(device).streams:
+        activities.append(getattr(ProfilerActivity, device.type.upper()))
     with profile(activities=activities):
         torch.ones(1, device=device).sum()  # what starting the profiler for the first time takes is no part of a step
     # Batches may be made on a thread, which torch leaves out by default.

@@ -128,15 +128,6 @@ class PeriodicCosts:
     steps: int
     """Steps of the run."""
 
-    @property
-    def validation_step_s(self) -> float:
-        """Spread over the steps."""
-        return self.validation_s * self.validations / self.steps
-
-    @property
-    def checkpoint_step_s(self) -> float:
-        return self.checkpoint_s * self.checkpoints / self.steps
-
 
 def measure_periodic(components: RunComponents, folder: Path, *, step_s: float, seconds: float) -> PeriodicCosts:
     """Time a validation of a few cases and a checkpoint in `folder`."""
@@ -172,13 +163,12 @@ def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:
     """Seconds of a step in which the GPU has a kernel to run, by torch's profiler; None on a CPU or where it fails."""
-    activity = kind_of(device).activity
-    if not activity:
+    if not kind_of(device).streams:
         return None
     from torch.profiler import ProfilerActivity, profile
 
     try:
-        with profile(activities=[getattr(ProfilerActivity, activity)]) as recorded:
+        with profile(activities=[getattr(ProfilerActivity, device.type.upper())]) as recorded:
             for _ in range(steps):
                 step()
             synchronize(device)
@@ -327,8 +317,10 @@ def split_of(
     if captured_s is not None:
         parts = {name: value * captured_s / ran.step_s for name, value in parts.items()}
     if periodic is not None:
-        parts |= {"validation": periodic.validation_step_s, "checkpoint": periodic.checkpoint_step_s}
-        parts["prepare"] = prepared_s / periodic.steps  # once, spread over the run's steps
+        # Spread over the run's steps.
+        parts["validation"] = periodic.validation_s * periodic.validations / periodic.steps
+        parts["checkpoint"] = periodic.checkpoint_s * periodic.checkpoints / periodic.steps
+        parts["prepare"] = prepared_s / periodic.steps
     return Split(
         steps=ran.steps,
         step_s=sum(parts.values()),

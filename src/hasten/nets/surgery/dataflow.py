@@ -192,7 +192,7 @@ def copied(network: nn.Module) -> nn.Module:
 
 def _run(network: nn.Module, probe: Probe) -> Any:
     """The output on the probe, without gradients and leaving the random state. Raises ValueError if it fails."""
-    devices = {value.device for value in network.parameters()}
+    devices = {torch.device("cpu"), *(value.device for value in network.parameters())}
     with ExitStack() as stack, torch.no_grad():
         for device in devices:
             stack.enter_context(random_state_kept(device))
