@@ -11,6 +11,7 @@ import torch
 
 from hasten.config.schema import Triple
 from hasten.prediction.infer import Inference, infer_labels
+from hasten.runtime.precision import DTYPES
 from tests.contracts.test_networks import config_of
 from tests.prediction.window_scores import sliding_window
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
@@ -23,7 +24,8 @@ def evaluation_checks() -> Iterator[Check]:
         title = f"{dims}-D {precision}{', channels last' if last else ''}"
         yield Check("windows", f"scores, {title}", partial(_scores, how_of(dims, precision, last)))
         for overlapping in (False, True):
-            how = how_of(dims, precision, last, sums=precision, overlapping=overlapping, flip_axes=(1, 2))
+            sums = DTYPES.get(precision, torch.float32)
+            how = how_of(dims, precision, last, sums=sums, overlapping=overlapping, flip_axes=(1, 2))
             yield Check("windows", f"{'masks' if overlapping else 'labels'}, {title}", partial(_labels, how))
 
 
