@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.doctor.finding import Finding, finding_from_share, gain_of, ms, ranked
+from hasten.doctor.finding import Finding, gain_of, ms, ranked
 from hasten.doctor.show import finding_lines, findings_section, split_section
 from hasten.doctor.time_split import Split, diagnose
 
@@ -116,15 +116,6 @@ def test_findings_are_ranked_by_gain_then_cost_notes_last():
     assert [each.name for each in ranked(given)] == ["large", "small", "dear", "cheap", "note"]
 
 
-WORDS = {"name": "n", "title": "t", "where": "w", "cure": "c"}
-
-
-def test_a_part_counts_from_its_share_on_and_gains_what_the_cure_leaves_out():
-    assert [bool(finding_from_share(cost_s, 0.2, 0.1, **WORDS)) for cost_s in (0.021, 0.019)] == [True, False]
+def test_a_part_gains_what_the_cure_leaves_out():
     assert [gain_of(cost_s, 0.1) for cost_s in (0.05, 0.1, 0.0)] == pytest.approx([2.0, 20.0, 1.0])
     assert [ms(seconds) for seconds in (0.00012, 0.0123, 12.34)] == ["0.120 ms", "12.3 ms", "12.3 s"]
-    assert finding_from_share(0.1, 0.2, 0.1, **WORDS)[0].gain == pytest.approx(2.0)
-    (result,) = finding_from_share(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
-    assert (result.cost_s, result.gain, result.evidence) == (0.1, pytest.approx(4 / 3), "e")
-    assert finding_from_share(0.1, 0.2, 0.1, saved_s=-1.0, **WORDS)[0].gain == 1.0
-    assert finding_from_share(0.1, 0.0, 0.1, **WORDS) == []

@@ -102,7 +102,6 @@ def test_too_few_steps_say_nothing():
     ("raw", "result"),
     [
         ({"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0)]}, "no-workers"),
-        ({"parts": {"wait": 0.02}, "loaders": [loader(prefetch_factor=1)]}, "no-prefetch"),
         ({"loaders": [loader(persistent_workers=False, **RESTARTED)]}, "no-persistent-workers"),
         ({"cuda": True, "loaders": [loader(pin_memory=False)], "copies": PAGEABLE}, "unpinned-memory"),
         ({"cuda": True, "reads": [reads(device="cuda")]}, "host-read"),

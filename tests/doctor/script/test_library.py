@@ -78,11 +78,6 @@ FAULTS = [
         "no-persistent-workers", False,
         [("(64,", "(24,"), (LOADER, "loader = DataLoader(data, batch_size=8, num_workers=2)  # fault")],
     ),
-    (
-        "no-prefetch", False,
-        [(DATA, SLOW_DATA), (LOADER, "kept = {'prefetch_factor': 1, 'persistent_workers': True}\n"
-                                     "loader = DataLoader(data, batch_size=8, num_workers=1, **kept)  # fault")],
-    ),
     ("no-workers", False, [(DATA, SLOW_DATA), (LOADER, "loader = DataLoader(data, batch_size=8)  # fault")]),
     (
         "profiler-on", False,

@@ -133,6 +133,38 @@ def test_gradients_in_evaluation_mode_are_no_forgotten_graph(tmp_path: Path) -> 
     assert "validation-graph" not in {each.name for each in watched(tmp_path, ADVERSARIAL).findings}
 
 
+UNUSUAL = """
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.rand(24, 1, 8, 8)), batch_size=4)
+network = torch.nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.LBFGS(network.parameters(), lr=0.01, max_iter=3)
+for epoch in range(9):
+    for (image,) in loader:
+        network.eval()
+        with torch.no_grad():
+            guess = (network(image) > 0).float()
+        network.train()
+        pieces = [image + number for number in range(9)]
+        def closure():
+            optimizer.zero_grad()
+            for piece in pieces:
+                loss = (checkpoint(network, piece, use_reentrant=False) - guess).square().mean()
+                loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+
+
+def test_pseudo_labels_checkpoints_closures_and_accumulation_are_no_faults(tmp_path: Path) -> None:
+    record = watched(tmp_path, UNUSUAL, steps=8).run.records[0]
+    assert record.listed("validations") == [], "the labels are of the step's own batch"
+    assert record.listed("loops") == [], "each piece has its backward pass"
+    assert "repeated_forward" not in {each["kind"] for each in record.listed("calls")}
+
+
 DATA = "data = TensorDataset(torch.rand(24, 1, 8, 8), torch.rand(24, 1, 8, 8))"
 LONG = DATA.replace("24", "400")
 assert DATA in FAULTY

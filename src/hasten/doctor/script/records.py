@@ -12,8 +12,6 @@ from hasten.doctor.finding import Finding, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
-
-
 LEAST = 5
 """Measured steps from which a variation means something."""
 

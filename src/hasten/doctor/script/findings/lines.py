@@ -29,9 +29,7 @@ HOST = (
 )
 PLOTS = ("matplotlib", "seaborn", "plotly")
 _FILES_READ_AGAIN = Finding(
-    "uncached-items",
-    "the same files are read and unpacked again and again",
-    "read each once, and keep it in memory",
+    "uncached-items", "the same files are read and unpacked again and again", "read each once, and keep it in memory"
 )
 _SYNC_PLOT = Finding(
     "sync-plot",

@@ -186,9 +186,7 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
 
 
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    others = [each for each in nets(session) if each.module is not net.module]  # A GAN's discriminator, say.
-    for each in (net, *others):
-        net = each
+    for net in nets(session):  # A GAN's discriminator, say, after the generator.
         clone, other = net.copied(), net.copied()
         names = idle_biases(net, clone)
         if names:

@@ -166,6 +166,7 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
             facts["wait_s"] += elapsed
             facts["batches"] += 1
         session.last_loader, session.taken = loader, True
+    session.batches += 1
     session.sent_batch.clear()
     keep_batch(session, batch, facts["site"] if facts is not None else "")
     return batch

@@ -100,13 +100,14 @@ class Session:
         self.last_loader: int | None = None
         self.taken = False
         """Whether a loader gave a batch since the last step."""
+        self.batches = 0
         self.all_loaders: list[dict[str, Any]] = []
         self.loader_facts: dict[int, dict[str, Any]] = {}  # by the identity of a loader
         self.loaders: list[tuple[Any, Site]] = []
         self.optimizers: list[tuple[Any, Site]] = []
         self.roots: list[tuple[Any, Site]] = []
         self.last_batches: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self.inputs: list[dict[tuple[Any, ...], list[Any]]] = [{}, {}]  # of the networks, in the last step and in this
+        self.inputs: list[dict[tuple[Any, ...], Any]] = [{}, {}]  # of the networks, in the last step and in this
         self.repeated_at = 0.0
         self.depth = 0
         self.shapes: dict[str, int] = {}
@@ -226,14 +227,24 @@ class Session:
             self.line.mark()
             self.line.over = "validation"
             validation = {"step": self.index, "site": site, "at": time.perf_counter()}
+            validation["batches"] = self.batches if self.taken else -1
             self.validating = {**validation, "passes": 0, "graphs": 0, "trained_on": 0}
 
     def leave_validation(self) -> None:
-        if self.validating is not None:
-            self.line.mark()
-            self.line.over = ""
-            validation, self.validating = self.validating, None
-            validation["seconds"] = time.perf_counter() - validation.pop("at")
+        """What took no batch but the training step's own, such as for pseudo-labels, was a part of that step."""
+        if self.validating is None:
+            return
+        self.line.mark()
+        self.line.over = ""
+        validation, self.validating = self.validating, None
+        validation["seconds"] = seconds = time.perf_counter() - validation.pop("at")
+        facts = self.loader_facts.get(self.last_loader or -1)
+        if facts is not None and facts["training"] and validation.pop("batches") == self.batches:
+            parts = self.line.parts
+            seconds = min(seconds, parts.get("validation", 0.0))
+            parts["validation"] = parts.get("validation", 0.0) - seconds
+            parts["forward"] = parts.get("forward", 0.0) + seconds
+        else:
             self.validations.append(validation)
 
     def goes_backward(self) -> None:
