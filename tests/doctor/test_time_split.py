@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.doctor.finding import Finding, gain_of, ms, ranked
-from hasten.doctor.show import finding_lines, findings_section, split_section
+from hasten.doctor.show import split_section
 from hasten.doctor.time_split import Split, diagnose
 
 COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
@@ -81,18 +81,6 @@ def test_a_verdict_is_judged_by_what_is_shown_beside_it():
 def test_a_floor_above_the_step_is_explained():
     assert "compute takes all of a step" in diagnose(split(fixed_batch_s=0.09)).evidence[-1]
     assert "the compute floor" in diagnose(split(fixed_batch_s=0.08)).evidence[-1]
-
-
-def test_findings_of_a_small_gain_follow_in_a_line():
-    small = Finding(name="small", title="a little", where="train.py:1", cure="do less", gain=1.04, cost_s=0.001)
-    lines = finding_lines([small, finding("large", gain=2.0)])
-    assert lines[0].startswith(" 1. large")
-    assert lines[-1] == "   small: train.py:1: a little; do less (1.04 times as fast)"
-    assert len(lines) == 4
-    assert [row[0] for row in findings_section([small, finding("large", gain=2.0)], "").table.rows] == [
-        "large",
-        "train.py:1: a little",
-    ]
 
 
 def test_the_evidence_gives_both_ablations():

@@ -217,14 +217,6 @@ def test_seconds_end_a_training_that_has_more_steps_to_make(script):
 
 
 @pytest.mark.slow
-def test_its_own_profiler_may_be_on(script):
-    text = TRAINS + "import cProfile\ncProfile.run('for _ in range(100): step()')"
-    run = watch(sys.executable, script(text))
-    assert run.ended == "bounded"
-    assert run.records[0].raw["modes"]["profiler"]["steps"] == 7
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_ranks_started_by_the_script_itself_with_workers(script, method):
     path = script(

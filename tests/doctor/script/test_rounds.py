@@ -147,7 +147,7 @@ for epoch in range(9):
         with torch.no_grad():
             guess = (network(image) > 0).float()
         network.train()
-        pieces = [image + number for number in range(9)]
+        pieces = (image + torch.arange(9).view(9, 1, 1, 1, 1)).unbind()
         def closure():
             optimizer.zero_grad()
             for piece in pieces:

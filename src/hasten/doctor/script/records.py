@@ -33,10 +33,6 @@ class ProcessRecord:
     """The whole JSON."""
 
     @property
-    def bounded(self) -> bool:
-        return self.ended in ("steps", "seconds")
-
-    @property
     def on_gpu(self) -> bool:
         return "cuda" in self.devices
 

@@ -54,9 +54,7 @@ _MODES = {
         Edit(("set_detect_anomaly",)),
     ),
     "profiler": Finding(
-        "profiler-on",
-        "a profiler records every step",
-        "remove it, or give it schedule(wait=1, warmup=1, active=3, repeat=1)",
+        "profiler-on", "a profiler records every step", "remove it, or give it a schedule(wait=1, warmup=1, active=3)"
     ),
     "nvtx": Finding("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
 }
@@ -80,20 +78,14 @@ _CALLS = {
     ),
 }
 _HOOKS_PILE_UP = Finding(
-    "hooks-pile-up",
-    "hooks are registered again and again, and every pass through the network runs all of them",
-    "register them once, before the loop, or call remove() of the handle",
+    "hooks-pile-up", "hooks are registered again and again, and all run", "register them once, before the loop"
 )
 _FORWARDS = {
     "needless_forward": Finding(
-        "needless-forward",
-        "a network runs in every step, but nothing uses its outputs, not even the loss",
-        "run it only in the steps whose loss has a weight for it",
+        "needless-forward", "nothing uses the outputs of this network", "run it only where its loss counts"
     ),
     "repeated_forward": Finding(
-        "repeated-forward",
-        "the network runs twice on the same input in every step",
-        "keep the scores of the first pass (scores.detach() for a metric)",
+        "repeated-forward", "the network runs twice on one input", "keep the scores of the first pass"
     ),
 }
 _VALIDATION_GRAPH = Finding(
@@ -102,19 +94,13 @@ _VALIDATION_GRAPH = Finding(
     "with torch.inference_mode(): around it (torch.no_grad() in a line of its own switches nothing off)",
 )
 _TRAINING_CASES = Finding(
-    "training-cases-validated",
-    "a validation runs the network on the training cases again",
-    "average the loss and the metric of the training steps instead",
+    "training-cases-validated", "a validation runs the training cases again", "average the loss of the steps instead"
 )
 _VALIDATION_SHARE = Finding(
-    "validation-share",
-    "validation takes a large part of the time",
-    "validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
+    "validation-share", "validation takes a large part of the time", "validate a fifth as often, or on fewer cases"
 )
 _CHECKPOINT_STALL = Finding(
-    "checkpoint-stall",
-    "the training stands still while checkpoints are written",
-    "save less often, or copy the state to the host and write it from a thread",
+    "checkpoint-stall", "the training waits while checkpoints are written", "save less often, or from a thread"
 )
 _METADATA_TENSOR = Finding(
     "metadata-tensor",
@@ -122,9 +108,7 @@ _METADATA_TENSOR = Finding(
     "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
 )
 _UNPINNED_TENSORS = Finding(
-    "unpinned-memory",
-    "tensors are sent to the GPU from pageable memory, and the host waits for it",
-    "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)",
+    "unpinned-memory", "tensors are sent from pageable memory", "tensor.pin_memory().to(device, non_blocking=True)"
 )
 _SYNC_COPY = Finding(
     "sync-copy",

@@ -55,10 +55,6 @@ class StepTimes:
             return max(self.step_s - saved_s, 0.05 * self.step_s)
         return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
-    def gain(self, saved_s: float) -> float:
-        """Gain of a step whose compute takes `saved_s` less."""
-        return min(20.0, self.step_s / self.after(saved_s=saved_s))
-
     def with_rare(self, gain: float) -> float:
         """The gain of the whole training time of a gain of the step."""
         return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
@@ -172,7 +168,7 @@ def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) ->
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
     base_s = arm["base_s"] * arm.get("slowed", 1.0)
     saved_s, *ends = (base_s * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
-    gain, low, high = (step.gain(each) for each in (saved_s, *ends))
+    gain, low, high = (min(20.0, step.step_s / step.after(saved_s=each)) for each in (saved_s, *ends))
     if gain < LEAST:
         return None
     clock = " of processor time" if arm.get("own_clock") else ""

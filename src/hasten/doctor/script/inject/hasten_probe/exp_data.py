@@ -387,10 +387,8 @@ def same(one: Any, other: Any) -> bool:
     if hasattr(one, "__array__"):
         numpy = sys.modules["numpy"]
         return bool(numpy.array_equal(numpy.asarray(one), numpy.asarray(other)))
-    if isinstance(one, (int, float, complex, str, bytes, bool)) or one is None:
-        return one == other or one != one
     compares: object = type(one).__eq__
-    return compares is not object.__eq__ and bool(one == other)
+    return one is other or (compares is not object.__eq__ and bool(one == other or one != one))
 
 
 def bytes_of(value: Any) -> int:

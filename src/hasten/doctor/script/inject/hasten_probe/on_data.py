@@ -51,7 +51,10 @@ def _note(session: Session, loader: Any, site: str) -> None:
     if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
     kind = _kind(loader)
-    facts = next((each for each in session.all_loaders if _replaces(loader, site, kind, each)), None)
+    # One made at the same line, of such a data set, has the place of an earlier one, as where each epoch builds its own.
+    alike = [each for each in session.all_loaders if (each["site"], each["kind"]) == (site, kind)]
+    earlier = ((each, each["ref"]()) for each in alike)
+    facts = next((each for each, one in earlier if one is None or one.dataset is loader.dataset), None)
     if facts is None:
         facts = {
             "site": site,
@@ -64,15 +67,6 @@ def _note(session: Session, loader: Any, site: str) -> None:
     facts["made"] += 1
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
-
-
-def _replaces(loader: Any, site: str, kind: list[Any], facts: dict[str, Any]) -> bool:
-    """Whether `facts` are of an earlier loader in whose place this one is, as where each epoch builds its own.
-
-    It is made at the same line of such a data set, which is the same one if the earlier loader is still there.
-    """
-    earlier = facts["ref"]()
-    return facts["site"] == site and facts["kind"] == kind and (earlier is None or earlier.dataset is loader.dataset)
 
 
 def _kind(loader: Any) -> list[Any]:
