@@ -159,11 +159,7 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     here = record(**raw)
     assert {level for _, level, _ in names(here)} == {"note"}
     there = as_record(here.raw | {"assume_cuda": True})
-    assert sorted(names(there)) == [
-        ("data-parallel", "finding", SITE),
-        ("empty-cache", "finding", SITE),
-        ("host-read", "finding", SITE),
-    ]
+    assert sorted(names(there)) == [(name, "finding", SITE) for name in ("data-parallel", "empty-cache", "host-read")]
 
 
 def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():

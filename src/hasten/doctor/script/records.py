@@ -91,11 +91,6 @@ class ProcessRecord:
         """Code line that makes the network; "" if that isn't known."""
         return next((root["site"] for root in self.listed("roots") if root["site"]), "")
 
-    @property
-    def loader_site(self) -> str:
-        """Code line that makes the loader that trains; that of the network if there is none."""
-        return next((each["site"] for each in self.training_loaders), self.root_site)
-
     def finding(
         self, found: Finding, site: str, *, cost_s: float | None = None, part: str = "", **more: Any
     ) -> Finding:

@@ -82,7 +82,8 @@ def parallel(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
         cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
         evidence = "work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured)
         text = Finding("unequal-ranks", title, cure)
-        yield slow.finding(text, slow.loader_site, evidence=evidence, cost_s=most - mean)
+        site = next((each["site"] for each in slow.training_loaders), slow.root_site)
+        yield slow.finding(text, site, evidence=evidence, cost_s=most - mean)
 
 
 def _work(record: ProcessRecord) -> float:

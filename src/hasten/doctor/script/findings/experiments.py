@@ -69,14 +69,8 @@ def find(record: ProcessRecord) -> list[Finding]:
     step, results = step_of(record), record.experiments
     if step is None:
         return []
-    rules = {
-        "workers": workers,
-        "items": items,
-        "autocast": _autocast,
-        "channels_last": _layout,
-        "doubled_batch": _batch,
-        "conv_bias": _biases,
-    }
+    rules = {"workers": workers, "items": items, "autocast": _autocast, "channels_last": _layout}
+    rules |= {"doubled_batch": _batch, "conv_bias": _biases}
     findings = []
     for name, rule in rules.items():
         finding, own_clock = rule(results, step), (results.get(name) or {}).get("own_clock")

@@ -51,7 +51,7 @@ def _note(session: Session, loader: Any, site: str) -> None:
     if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
     kind = _kind(loader)
-    # One made at the same line, of such a data set, has the place of an earlier one, as where each epoch builds its own.
+    # One made at the same line, of such a data set, takes the place of an earlier one: each epoch may build its own.
     alike = [each for each in session.all_loaders if (each["site"], each["kind"]) == (site, kind)]
     earlier = ((each, each["ref"]()) for each in alike)
     facts = next((each for each, one in earlier if one is None or one.dataset is loader.dataset), None)
