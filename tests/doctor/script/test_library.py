@@ -132,7 +132,8 @@ def test_ranks_with_unequal_work():
 
 
 def test_nothing_is_found_in_a_plain_script(tmp_path):
-    (tmp_path / "train.py").write_text(PLAIN)
+    half = "            with torch.autocast('cpu', dtype=torch.bfloat16): loss"
+    (tmp_path / "train.py").write_text(PLAIN.replace("            loss", half, 1))
     assert told_of([sys.executable, str(tmp_path / "train.py")], cuda=True) == ()
 
 

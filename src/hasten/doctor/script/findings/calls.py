@@ -34,8 +34,8 @@ _LEFT = {
     ),
     "gc_collect": Finding(
         "gc-collect",
-        "gc.collect() in the loop looks at every object",
-        "remove it, as no tensor needs it",
+        "gc.collect() in the loop looks at every object of the process",
+        "remove the call; tensors are freed when their last name goes",
         Edit(("collect",)),
     ),
     "zero_grad": Finding(

@@ -190,10 +190,8 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
     evidence = f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on {2 * size}: "
     evidence += f"{arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
     evidence += "free memory unknown" if room is None else f"{room:.0%} of the memory is free"
-    where, cost_s = (
-        place((results.get("workers") or {}).get("site") or arm.get("site", "")),
-        step.step_s * (1 - 1 / gain),
-    )
+    where = place((results.get("workers") or {}).get("site") or arm.get("site", ""))
+    cost_s = step.step_s * (1 - 1 / gain)
     return Finding(name, title, cure, where=where, evidence=evidence, cost_s=cost_s, gain=gain, interval=(low, high))
 
 

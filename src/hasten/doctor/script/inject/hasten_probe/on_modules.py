@@ -269,7 +269,7 @@ def _is_repeated(session: Session, module: Any, args: tuple[Any, ...]) -> bool:
 
 def _version(module: Any) -> int:
     """A number that grows as soon as a weight changes."""
-    return sum(parameter._version for parameter in module.parameters())
+    return sum(parameter._version for parameter in module.parameters() if parameter.requires_grad)
 
 
 def _note_validated(session: Session, validation: dict[str, Any], result: Any) -> None:

@@ -226,8 +226,8 @@ class Session:
         self.line.over = ""
         validation, self.validating = self.validating, None
         validation["seconds"] = seconds = time.perf_counter() - validation.pop("at")
-        facts = self.loader_facts.get(self.last_loader or -1)
-        if facts is not None and facts["training"] and validation.pop("batches") == self.batches:
+        facts, batches = self.loader_facts.get(self.last_loader or -1), validation.pop("batches")
+        if facts is not None and facts["training"] and batches == self.batches:
             parts = self.line.parts
             seconds = min(seconds, parts.get("validation", 0.0))
             parts["validation"] = parts.get("validation", 0.0) - seconds
