@@ -17,7 +17,6 @@ from hasten.doctor.environment.examine import check_compiler, check_load, examin
 from hasten.doctor.environment.storage import GIB, check_storage, disk_rate, room
 from hasten.doctor.environment.threads import Threads, check_threads, threads_here
 from hasten.doctor.environment.versions import Versions, check_versions, cudnn_text, versions_here
-from hasten.observe.cores import cpu_quota
 from hasten.observe.rundir import write_json
 
 CPU = torch.device("cpu")
@@ -67,22 +66,6 @@ def test_the_number_to_set_is_that_of_the_cores_that_are_allowed():
     (few,) = check_threads(dataclasses.replace(FULL, torch=1, quota=3.0))
     assert few.remedy == "export OMP_NUM_THREADS=3"
     assert threads_here().torch == torch.get_num_threads()
-
-
-def test_the_quota_of_either_kind_of_control_group(tmp_path: Path):
-    own, root = tmp_path / "cgroup", tmp_path / "fs"
-    (root / "job").mkdir(parents=True)
-    own.write_text("0::/job/inner\n")
-    assert cpu_quota(own, root) is None
-    (root / "cpu.max").write_text("400000 100000\n")
-    (root / "job/cpu.max").write_text("max 100000\n")
-    assert cpu_quota(own, root) == 4.0
-    own.write_text("3:cpu,cpuacct:/job\n")
-    (root / "cpu/job").mkdir(parents=True)
-    (root / "cpu/job/cpu.cfs_quota_us").write_text("150000\n")
-    (root / "cpu/job/cpu.cfs_period_us").write_text("100000\n")
-    assert cpu_quota(own, root) == 1.5
-    assert cpu_quota(tmp_path / "none", root) is None
 
 
 # Versions

@@ -52,11 +52,7 @@ def test_validation_gets_a_tenth():
     periodic = dataclasses.replace(PERIODIC, validations=100)
     result = only(facts("train.validate_every=10", periodic=periodic, split=split(validation=0.1)))
     # 1 s every N steps of 92 ms is a tenth of the time for N = 98.
-    assert (result.name, result.where, result.cure) == (
-        "validation-often",
-        "train.validate_every",
-        "train.validate_every=100",
-    )
+    assert (result.name, result.cure) == ("validation-often", "train.validate_every=100")
     assert result.gain == pytest.approx(0.192 / 0.102, rel=0.01)
     assert "52%" in result.evidence
 
@@ -71,8 +67,7 @@ def test_checkpoints():
     periodic = dataclasses.replace(PERIODIC, checkpoints=1000, checkpoint_s=0.05)
     result = only(facts("train.checkpoint_every=1", periodic=periodic, split=split(checkpoint=0.05)))
     assert result.name == "checkpoint-often"
-    setting, _, value = result.cure.partition("=")
-    assert (setting, int(value)) == ("train.checkpoint_every", 30)
+    assert result.cure == "train.checkpoint_every=30"
 
 
 @pytest.mark.parametrize(("ratio", "named"), [(1.0, True), (1.2, True), (1.7, False), (0.54, False)])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,19 @@ def test_what_the_user_set_stays(name: str, value: str) -> None:
 def test_it_is_too_late_once_torch_is_loaded() -> None:
     code = "import sys; sys.modules['torch'] = sys; import hasten"
     assert seen_after(code) == dict.fromkeys(cores.SPIN, (None, None))
+
+
+def test_the_quota_of_either_kind_of_control_group(tmp_path: Path):
+    own, root = tmp_path / "cgroup", tmp_path / "fs"
+    (root / "job").mkdir(parents=True)
+    own.write_text("0::/job/inner\n")
+    assert cores.cpu_quota(own, root) is None
+    (root / "cpu.max").write_text("400000 100000\n")
+    (root / "job/cpu.max").write_text("max 100000\n")
+    assert cores.cpu_quota(own, root) == 4.0
+    own.write_text("3:cpu,cpuacct:/job\n")
+    (root / "cpu/job").mkdir(parents=True)
+    (root / "cpu/job/cpu.cfs_quota_us").write_text("150000\n")
+    (root / "cpu/job/cpu.cfs_period_us").write_text("100000\n")
+    assert cores.cpu_quota(own, root) == 1.5
+    assert cores.cpu_quota(tmp_path / "none", root) is None

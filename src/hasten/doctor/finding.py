@@ -86,16 +86,6 @@ def gain_of(cost_s: float, step_s: float) -> float:
     return min(20.0, step_s / max(step_s - cost_s, step_s / 20)) if step_s > 0 else 1.0
 
 
-def finding_from_share(
-    cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, edit: Edit | None = None, **texts: str
-) -> list[Finding]:
-    """A finding if a part takes at least the share `least` of a step. saved_s: what the cure saves, by default all."""
-    if step_s <= 0 or cost_s < least * step_s:
-        return []
-    gain = gain_of(cost_s if saved_s is None else max(0.0, saved_s), step_s)
-    return [Finding(cost_s=cost_s, gain=gain, edit=edit, **texts)]  # type: ignore[arg-type]
-
-
 def ms(seconds: float) -> str:
     """A short time, rounded to its significant digits."""
     value = 1e3 * seconds

@@ -9,17 +9,12 @@ from hasten.doctor.time_split import PARTS, Diagnosis, Split
 from hasten.report.model import Bar, Section, Table
 from hasten.report.words import NBSP
 
-SMALL = 1.05
-"""Predicted gain below which a finding is told in one line, after the others."""
-
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    """Each finding with its place, what it costs now, and its cure; those of a small gain in a line each."""
+    """Each finding with its place, what it costs now, and its cure."""
     lines, number = [], 0
     for group in _grouped(findings):
         finding = group[0]
-        if _small(finding):
-            continue
         number += finding.level == "finding"
         mark = f"{number:2d}." if finding.level == "finding" else "   note:"
         lines.append(f"{mark} {_place(group)}{finding.title}  [{finding.name}]")
@@ -28,14 +23,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
             lines += [f"      now   {now}"] if now else []
         lines.append(f"      cure  {finding.cure}")
         lines += [f"            {line}" for each in group for line in each.diff]
-    for group in filter(lambda group: _small(group[0]), _grouped(findings)):
-        finding = group[0]
-        lines.append(f"   small: {_place(group)}{finding.title}; {finding.cure} ({finding.gain:.2f} times as fast)")
     return lines
-
-
-def _small(finding: Finding) -> bool:
-    return finding.level == "finding" and finding.gain is not None and finding.gain < SMALL
 
 
 def _place(group: Sequence[Finding]) -> str:
@@ -70,10 +58,9 @@ def findings_section(findings: Sequence[Finding], none: str) -> Section:
     """none: the text where there are no findings."""
     if not findings:
         return Section("Findings", none)
-    groups = sorted(_grouped(findings), key=lambda group: _small(group[0]))
     columns = ("What", "Measured", "Cure", "Cost a step", "Predicted")
-    text = f"Largest predicted gain first; those of less than {SMALL - 1:.0%} last."
-    return Section("Findings", text, table=Table(columns, tuple(_row(group) for group in groups), (3, 4)))
+    rows = tuple(_row(group) for group in _grouped(findings))
+    return Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4)))
 
 
 def _row(group: Sequence[Finding]) -> tuple[str, ...]:
@@ -82,7 +69,7 @@ def _row(group: Sequence[Finding]) -> tuple[str, ...]:
     gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×{_interval(finding)}"
     cost = "" if finding.cost_s is None or note else whole(ms(finding.cost_s))
     cure = "\n".join([finding.cure, *(line for each in group for line in each.diff)])
-    evidence = () if _small(finding) else dict.fromkeys(one.evidence for one in group if one.evidence)
+    evidence = dict.fromkeys(one.evidence for one in group if one.evidence)
     return (_place(group) + note + finding.title, "\n".join(evidence), cure, cost, gain)
 
 

@@ -12,18 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.doctor.profile import summarise
-from hasten.doctor.profile.tables import (
-    ALL,
-    CALLS,
-    CPU,
-    GPU,
-    KERNELS,
-    MEMORY,
-    OTHER,
-    OUTSIDE,
-    TENSOR,
-    TOTAL,
-)
+from hasten.doctor.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MEMORY, OTHER, OUTSIDE, TENSOR, TOTAL
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, Range
 
 COLUMNS = {"# Kernels", "# Calls", "CPU Time (ns)", "GPU Time (ns)"}

@@ -87,10 +87,8 @@ def test_monai_transforms_before_the_first_random_one():
     assert "CacheDataset" in result.cure
     assert "LoadImage, Spacing" in result.evidence
     assert result.gain == pytest.approx(0.1 / 0.04, rel=0.02)
-    assert (
-        "PersistentDataset"
-        in only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0})).cure
-    )
+    full = only(tried(0.1, wait_s=0.08, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0}))
+    assert "PersistentDataset" in full.cure
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,6 @@ def test_autocast_with_its_gain_on_the_whole_step():
         ("autocast", arm(1.08, dtype="bfloat16")),
         ("autocast", arm(1.5, spread=0.4, dtype="bfloat16")),
         ("autocast", arm(2.0, dtype="bfloat16", difference=0.4)),
-        ("autocast", arm(2.0, base_s=0.012, dtype="bfloat16")),
         ("channels_last", arm(1.5, layout="channels_last", difference=0.1)),
         ("channels_last", arm(0.7, layout="channels_last")),
         ("doubled_batch", arm(1.2, size=4, free_share=0.9)),
@@ -188,6 +185,8 @@ def test_on_a_cpu_a_toy_network_is_not_told_to_change_its_precision():
     assert names(tried(0.02, autocast=toy)) == []
     assert names(tried(0.02, autocast=toy | {"device": "cuda"})) == ["no-autocast"]
     assert names(tried(0.02, channels_last=toy | {"layout": "channels_last"})) == []
+    large = only(tried(0.2, channels_last=arm(2.0, layout="channels_last_3d", difference=1e-6)))
+    assert (large.name, "torch.channels_last_3d" in large.cure) == ("no-channels-last", True)
 
 
 def test_an_item_of_microseconds_needs_neither_workers_nor_a_cache():
@@ -195,12 +194,6 @@ def test_an_item_of_microseconds_needs_neither_workers_nor_a_cache():
     items = {"kind": "whole", "item_s": 7e-6, "cached_s": 7e-6, "bytes": 2048, "items": 64, "free_bytes": 2**34}
     fetched = loader(0, cpu_share=0.08, w0=5e-5, w1=0.0036, w2=0.0028) | {"batch_size": 1, "cores": 2, "threads": 1}
     assert names(tried(0.0042, wait_s=0.00028, workers=fetched, items=items | {"batch_size": 1})) == []
-
-
-def test_channels_last():
-    result = only(tried(0.2, channels_last=arm(2.0, layout="channels_last_3d", difference=1e-6)))
-    assert result.name == "no-channels-last"
-    assert "torch.channels_last_3d" in result.cure
 
 
 def test_a_small_batch_gains_in_samples_and_not_where_the_loader_rules():

@@ -102,7 +102,6 @@ def test_too_few_steps_say_nothing():
     ("raw", "result"),
     [
         ({"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0)]}, "no-workers"),
-        ({"parts": {"wait": 0.02}, "loaders": [loader(prefetch_factor=1)]}, "no-prefetch"),
         ({"loaders": [loader(persistent_workers=False, **RESTARTED)]}, "no-persistent-workers"),
         ({"cuda": True, "loaders": [loader(pin_memory=False)], "copies": PAGEABLE}, "unpinned-memory"),
         ({"cuda": True, "reads": [reads(device="cuda")]}, "host-read"),
@@ -160,11 +159,7 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     here = record(**raw)
     assert {level for _, level, _ in names(here)} == {"note"}
     there = as_record(here.raw | {"assume_cuda": True})
-    assert sorted(names(there)) == [
-        ("data-parallel", "finding", SITE),
-        ("empty-cache", "finding", SITE),
-        ("host-read", "finding", SITE),
-    ]
+    assert sorted(names(there)) == [(name, "finding", SITE) for name in ("data-parallel", "empty-cache", "host-read")]
 
 
 def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():

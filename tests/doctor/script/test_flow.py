@@ -22,7 +22,7 @@ def followed(monkeypatch):
 
     def run(step):
         line = SimpleNamespace(stack=["overhead"])
-        session = SimpleNamespace(index=1, live=lambda: True, validating=None, hooked={}, line=line, depth=0)
+        session = SimpleNamespace(index=1, live=lambda: True, validating=None, hooked={}, line=line, depth=0, cpu={})
         session.loop_code, session.row = None, lambda table, site: run.loops.setdefault(site, Counter())
         following = flow.Flow(session)
         try:

@@ -60,16 +60,9 @@ def test_the_exit_code_and_the_output_are_the_scripts_own(script, tmp_path, monk
 
 
 def test_a_script_does_not_get_the_spin_that_hasten_set_for_itself(script, monkeypatch):
-    code = "import os; print([os.environ.get(name) for name in ('GOMP_SPINCOUNT', 'KMP_BLOCKTIME')])"
-    path = script(code, name="prints.py")
-    seen = []
-    for variables in ({"HASTEN_SPIN": "1", "GOMP_SPINCOUNT": "5", "KMP_BLOCKTIME": "6"}, {"GOMP_SPINCOUNT": "7"}):
-        for name in ("HASTEN_SPIN", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        seen.append(run_script([sys.executable, path], steps=5, seconds=10, quiet=True).output.strip())
-    assert seen == ["[None, None]", "['7', None]"]
+    for name, value in {"HASTEN_SPIN": "1", "GOMP_SPINCOUNT": "5"}.items():
+        monkeypatch.setenv(name, value)
+    assert watch(sys.executable, script("import os; print(os.environ.get('GOMP_SPINCOUNT'))")).output == "None\n"
 
 
 def test_its_own_traceback_is_shown(script, capfd):
@@ -214,14 +207,6 @@ def test_seconds_end_a_training_that_has_more_steps_to_make(script):
     run = watch(sys.executable, script(TRAINS + "while True: step()"), steps=10**9, seconds=15)
     assert (run.ended, run.exit_code) == ("bounded", 0)
     assert run.records[0].ended == "seconds"
-
-
-@pytest.mark.slow
-def test_its_own_profiler_may_be_on(script):
-    text = TRAINS + "import cProfile\ncProfile.run('for _ in range(100): step()')"
-    run = watch(sys.executable, script(text))
-    assert run.ended == "bounded"
-    assert run.records[0].raw["modes"]["profiler"]["steps"] == 7
 
 
 @pytest.mark.slow

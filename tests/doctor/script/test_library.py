@@ -78,11 +78,6 @@ FAULTS = [
         "no-persistent-workers", False,
         [("(64,", "(24,"), (LOADER, "loader = DataLoader(data, batch_size=8, num_workers=2)  # fault")],
     ),
-    (
-        "no-prefetch", False,
-        [(DATA, SLOW_DATA), (LOADER, "kept = {'prefetch_factor': 1, 'persistent_workers': True}\n"
-                                     "loader = DataLoader(data, batch_size=8, num_workers=1, **kept)  # fault")],
-    ),
     ("no-workers", False, [(DATA, SLOW_DATA), (LOADER, "loader = DataLoader(data, batch_size=8)  # fault")]),
     (
         "profiler-on", False,
@@ -96,8 +91,6 @@ FAULTS = [
     ("zero-grad-memset", False, [(CLEAR, "optimizer.zero_grad(set_to_none=False)  # fault")]),
 ]  # fmt: skip
 """Finding, whether only on a GPU, and what a sound script has in place of what."""
-QUICK = ("host-read", "plain")
-"""These make the fast part: a fault and silence."""
 
 
 def told_of(command: list[str], cuda: bool = False):
@@ -109,12 +102,9 @@ def told_of(command: list[str], cuda: bool = False):
     return output.findings
 
 
-def marks(name: str) -> list:
-    return [] if name in QUICK else [pytest.mark.slow]
-
-
 @pytest.mark.parametrize(
-    ("name", "cuda", "changes"), [pytest.param(*one, id=one[0], marks=marks(one[0])) for one in FAULTS]
+    ("name", "cuda", "changes"),
+    [pytest.param(*one, id=one[0], marks=() if one[0] == "host-read" else pytest.mark.slow) for one in FAULTS],
 )
 def test_the_fault_is_found_at_its_line_and_nothing_else_is(name, cuda, changes, tmp_path):
     text = PLAIN
@@ -141,12 +131,17 @@ def test_ranks_with_unequal_work():
     assert results == [("unequal-ranks", f"{path.name}:{line}")]
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.stem, marks=marks(p.stem)) for p in sorted((SCRIPTS / "healthy").glob("*.py"))]
-)
-def test_nothing_is_found_in_a_healthy_script(path):
-    command = [*TORCHRUN, str(path)] if path.stem == "ddp" else [sys.executable, str(path)]
-    assert told_of(command, cuda=path.stem == "plain") == ()
+def test_nothing_is_found_in_a_plain_script(tmp_path):
+    half = "            with torch.autocast('cpu', dtype=torch.bfloat16): loss"
+    (tmp_path / "train.py").write_text(PLAIN.replace("            loss", half, 1))
+    assert told_of([sys.executable, str(tmp_path / "train.py")], cuda=True) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp", "lightning_plain", "monai_fast"])
+def test_nothing_is_found_in_a_healthy_script(name):
+    start = TORCHRUN if name == "ddp" else [sys.executable]
+    assert told_of([*start, str(SCRIPTS / "healthy" / f"{name}.py")]) == ()
 
 
 @pytest.mark.slow
@@ -156,9 +151,10 @@ def test_nothing_is_found_in_a_compiled_network(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_experiments_run_in_a_real_script_and_none_fails():
+def test_the_experiments_run_in_a_real_script_and_none_fails(tmp_path):
     """What they measure is the machine's affair."""
-    command = [sys.executable, str(SCRIPTS / "healthy" / "plain.py")]
+    (tmp_path / "train.py").write_text(PLAIN)
+    command = [sys.executable, str(tmp_path / "train.py")]
     run = run_script(command, steps=20, seconds=40, quiet=True, env={"OMP_NUM_THREADS": "1"})
     assert (run.ended, run.exit_code) == ("bounded", 0), run.output
     experiments = run.records[0].experiments

@@ -100,9 +100,7 @@ def sent(**changed):
     return {"sent": [plain | {"elements": 5000} | changed]}
 
 
-PINNED = {
-    "loaders": [{"site": SITE, "training": STEPS, "pin_memory": True, "num_workers": 2, "own_thread": False}],
-}
+PINNED = {"loaders": [{"site": SITE, "training": STEPS, "pin_memory": True, "num_workers": 2, "own_thread": False}]}
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,12 @@ def test_records_half_written_or_without_steps_are_left_out(tmp_path):
     (tmp_path / "record-4.json").write_text('{"rank": 0, "steps": [{"seconds": 1}]}')
     (tmp_path / "record-5.json").write_text('{"rank": 0, "steps": [{"seconds": 1}, {"seconds": 2}]}')
     assert [(each.rank, each.steps) for each in read_records(tmp_path)] == [(0, 2), (1, 1)]
+
+
+def test_a_round_counts_for_the_share_of_the_pass_that_was_made(probe):
+    usual = {"seconds": 1.0, "cpu": 1.0, "parts": {"forward": 0.9, "wait": 0.1}, "round": 1.0}
+    after = {"seconds": 4.0, "cpu": 4.0, "parts": {"forward": 0.9, "wait": 1.1, "validation": 2.0}, "round": 0.1}
+    (_, first, last, second) = probe("on_rounds").weighted_steps(SimpleNamespace(steps=[usual, usual, after, usual]))
+    assert (first, second) == (usual, usual)
+    assert last["parts"] == pytest.approx({"forward": 0.9, "wait": 0.2, "validation": 0.2})
+    assert (last["seconds"], last["cpu"]) == pytest.approx((1.3, 1.3))

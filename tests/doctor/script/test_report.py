@@ -135,9 +135,5 @@ def test_what_had_to_be_stopped_untrained_is_a_failure():
 def test_notes_of_one_kind_are_one_entry_on_the_terminal():
     more = {"cure": "c", "level": "note", "cost_s": 1.0, "gain": 2.0}
     notes = [Finding(name="n", title="t", where=where, evidence=f"{where} e", **more) for where in "ab"]
-    assert finding_lines(notes) == [
-        "   note: a, b: t  [n]",
-        "      now   a e",
-        "      now   b e",
-        "      cure  c",
-    ]
+    now = ["      now   a e", "      now   b e"]
+    assert finding_lines(notes) == ["   note: a, b: t  [n]", *now, "      cure  c"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from hasten.doctor.script.doctor import ScriptReport, judge, lines
-from hasten.doctor.script.launch import INJECT, run_script
+from hasten.doctor.script.launch import run_script
 
 FAULTY = """
 import torch
@@ -133,6 +131,38 @@ def test_gradients_in_evaluation_mode_are_no_forgotten_graph(tmp_path: Path) -> 
     assert "validation-graph" not in {each.name for each in watched(tmp_path, ADVERSARIAL).findings}
 
 
+UNUSUAL = """
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.rand(24, 1, 8, 8)), batch_size=4)
+network = torch.nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.LBFGS(network.parameters(), lr=0.01, max_iter=3)
+for epoch in range(9):
+    for (image,) in loader:
+        network.eval()
+        with torch.no_grad():
+            guess = (network(image) > 0).float()
+        network.train()
+        pieces = (image + torch.arange(9).view(9, 1, 1, 1, 1)).unbind()
+        def closure():
+            optimizer.zero_grad()
+            for piece in pieces:
+                loss = (checkpoint(network, piece, use_reentrant=False) - guess).square().mean()
+                loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+
+
+def test_pseudo_labels_checkpoints_closures_and_accumulation_are_no_faults(tmp_path: Path) -> None:
+    record = watched(tmp_path, UNUSUAL, steps=8).run.records[0]
+    assert record.listed("validations") == [], "the labels are of the step's own batch"
+    assert record.listed("loops") == [], "each piece has its backward pass"
+    assert "repeated_forward" not in {each["kind"] for each in record.listed("calls")}
+
+
 DATA = "data = TensorDataset(torch.rand(24, 1, 8, 8), torch.rand(24, 1, 8, 8))"
 LONG = DATA.replace("24", "400")
 assert DATA in FAULTY
@@ -170,19 +200,6 @@ def test_what_was_there_before_is_not_overwritten_after_a_pass_that_ended_early(
     assert len(report.run.records[0].listed("saves")) == 2
     assert (folder / "last.pt").read_text() == "trained for a week"
     assert sorted(each.name for each in folder.iterdir()) == ["last.pt", "train.py"]
-
-
-def test_a_round_counts_for_the_share_of_the_pass_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(INJECT))
-    weighted_steps = importlib.import_module("hasten_probe.on_rounds").weighted_steps
-    for name in [name for name in sys.modules if name.startswith("hasten_probe")]:
-        del sys.modules[name]
-    usual = {"seconds": 1.0, "cpu": 1.0, "parts": {"forward": 0.9, "wait": 0.1}, "round": 1.0}
-    after = {"seconds": 4.0, "cpu": 4.0, "parts": {"forward": 0.9, "wait": 1.1, "validation": 2.0}, "round": 0.1}
-    (_, first, last, second) = weighted_steps(SimpleNamespace(steps=[usual, usual, after, usual]))
-    assert (first, second) == (usual, usual)
-    assert last["parts"] == pytest.approx({"forward": 0.9, "wait": 0.2, "validation": 0.2})
-    assert (last["seconds"], last["cpu"]) == pytest.approx((1.3, 1.3))
 
 
 LIGHTNING = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -89,6 +89,7 @@ def _cell(case: str, precision: str, channels_last: bool, tensors: tuple[Tensor,
     # A first layer's input needs no gradient, all others' do.
     image, weight = (tensor.detach().clone(memory_format=layout).requires_grad_() for tensor in (image, weight))
     errors: list[tuple[float, float]] = []
+    cell = Cell(case=case, precision=precision, channels_last=channels_last)
     try:
         for _ in range(_REPEATS):
             weight.grad = image.grad = None
@@ -99,13 +100,10 @@ def _cell(case: str, precision: str, channels_last: bool, tensors: tuple[Tensor,
             assert weight.grad is not None
             errors.append((_error(output.detach(), true_output), _error(weight.grad, true_gradient)))
     except RuntimeError as error:
-        failure = first_line(error)
-        return Cell(case=case, precision=precision, channels_last=channels_last, failure=failure)
+        return replace(cell, failure=first_line(error))
     # Of NaN and a number, torch takes NaN as the larger one.
     forward, backward = torch.tensor(errors).amax(dim=0).tolist()
-    return Cell(
-        case=case, precision=precision, channels_last=channels_last, forward_error=forward, gradient_error=backward
-    )
+    return replace(cell, forward_error=forward, gradient_error=backward)
 
 
 def _error(result: Tensor, true: Tensor) -> float:

@@ -73,9 +73,7 @@ def examine(*, cache: Path | None = None, echo: Callable[[str], None] | None = N
 def check_compiler(path: str | None) -> Check:
     """path: of the C++ compiler, which torch.compile calls on a CPU."""
     text = path or "none was found; runs are right without it, and some slower"
-    return check(
-        "versions", "C++ compiler", text, "" if path else "apt-get install g++ (or conda install cxx-compiler)"
-    )
+    return check("versions", "C++ compiler", text, "" if path else "apt-get install g++ or conda install cxx-compiler")
 
 
 def check_load(others: float) -> Check:

@@ -48,8 +48,6 @@ def _is_on(value: str) -> bool:
 
 
 _BINDS = "binds the threads of every process to the same cores, so that a second process halves both"
-
-
 _TRAPS: dict[str, tuple[Callable[[str], bool], str]] = {
     "GOMP_CPU_AFFINITY": (bool, _BINDS),
     "KMP_AFFINITY": (lambda value: value.strip().lower() not in ("disabled", "none"), _BINDS),

@@ -14,7 +14,6 @@ from hasten.doctor.finding import (
     VALIDATION,
     WAITS,
     Finding,
-    finding_from_share,
     gain_of,
     ms,
     ranked,
@@ -53,25 +52,16 @@ class RunMeasurements:
         """Seconds of a step that these parts take."""
         return sum(self.split.parts.get(name, 0.0) for name in names)
 
-    def finding(self, cost_s: float, **texts: str) -> Finding:
-        """A finding that costs this many seconds of a step, all of which its cure saves."""
-        return Finding(cost_s=cost_s, gain=gain_of(cost_s, self.split.step_s), **texts)  # type: ignore[arg-type]
+    def finding(self, cost_s: float, *, saved_s: float | None = None, **texts: str) -> Finding:
+        """A finding that costs this many seconds of a step. saved_s: what its cure saves, by default all."""
+        gain = gain_of(cost_s if saved_s is None else max(0.0, saved_s), self.split.step_s)
+        return Finding(cost_s=cost_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
 def findings(run: RunMeasurements) -> list[Finding]:
     """Ranked by expected gain."""
-    candidates = [
-        *_cold(run),
-        *_feed(run),
-        *_augmentation(run),
-        *_transfer(run),
-        *_batch(run),
-        *_launches(run),
-        *_validation(run),
-        *_checkpoints(run),
-        *_busy(run),
-    ]
-    return ranked(candidates)
+    rules = (_cold, _feed, _augmentation, _transfer, _batch, _launches, _validation, _checkpoints, _busy)
+    return ranked(found for rule in rules for found in rule(run))
 
 
 def _cold(run: RunMeasurements) -> Iterator[Finding]:
@@ -128,18 +118,11 @@ def _augmentation(run: RunMeasurements) -> Iterator[Finding]:
     yield run.finding(cost, name="slow-augmentation", title=title, where=where, cure=cure, evidence=evidence)
 
 
-def _transfer(run: RunMeasurements) -> list[Finding]:
-    copies = run.seconds("host_to_device")
-    return finding_from_share(
-        copies,
-        run.split.step_s,
-        WAITS,
-        name="host-to-device",
-        title="Copying batches to the device takes much of a step",
-        where="cache.home",
-        cure="cache.home=device",
-        evidence=f"{ms(copies)} a step",
-    )
+def _transfer(run: RunMeasurements) -> Iterator[Finding]:
+    copies, cure = run.seconds("host_to_device"), "cache.home=device"
+    if copies >= WAITS * run.split.step_s:
+        title, evidence = "Copying batches to the device takes much of a step", f"{ms(copies)} a step"
+        yield run.finding(copies, name="host-to-device", title=title, where="cache.home", cure=cure, evidence=evidence)
 
 
 def _batch(run: RunMeasurements) -> Iterator[Finding]:
@@ -171,62 +154,40 @@ def _launches(run: RunMeasurements) -> Iterator[Finding]:
         where, cure = "train.compile", "train.compile=true"
     else:
         where, cure = "sample.batch_size", f"sample.batch_size={2 * run.config.sample.batch_size}"
-    yield run.finding(
-        0.5 * cost,
-        name="launch-overhead",
-        title="Interpreter and launches take much of a step",
-        where=where,
-        cure=cure,
-        evidence=f"{ms(cost)} a step do not depend on the number of voxels",
-    )
+    title, evidence = "Interpreter and launches take much of a step", f"{ms(cost)} a step whatever its number of voxels"
+    yield run.finding(0.5 * cost, name="launch-overhead", title=title, where=where, cure=cure, evidence=evidence)
 
 
-def _validation(run: RunMeasurements) -> list[Finding]:
-    periodic, cost = run.periodic, run.seconds("validation")
+def _validation(run: RunMeasurements) -> Iterator[Finding]:
+    periodic, cost, step_s = run.periodic, run.seconds("validation"), run.split.step_s
     every = run.config.train.validate_every
-    rest = run.split.step_s - cost
+    if cost < VALIDATION * step_s:
+        return
+    rest = step_s - cost
     interval = _nice(periodic.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else periodic.steps
-    evidence = (
-        f"a validation takes {ms(periodic.validation_s)} (by {periodic.timed_cases} cases) and comes every {every} "
-        f"steps: {cost / run.split.step_s:.0%} of the time"
-    )
     if every >= periodic.steps or interval <= every:
         saved_s, where, cure = 0.5 * cost, "infer.overlap", "infer.overlap=0.25"
     else:
         interval = min(interval, periodic.steps)
         saved_s = cost - periodic.validation_s * -(-periodic.steps // interval) / periodic.steps
         where, cure = "train.validate_every", f"train.validate_every={interval}"
-    return finding_from_share(
-        cost,
-        run.split.step_s,
-        VALIDATION,
-        saved_s=saved_s,
-        name="validation-often",
-        title="Validation takes much of the time",
-        where=where,
-        cure=cure,
-        evidence=evidence,
-    )
+    title = "Validation takes much of the time"
+    evidence = f"{ms(periodic.validation_s)} (by {periodic.timed_cases} cases) every {every} steps: {cost / step_s:.0%}"
+    texts = {"name": "validation-often", "title": title, "where": where, "cure": cure, "evidence": evidence}
+    yield run.finding(cost, saved_s=saved_s, **texts)
 
 
-def _checkpoints(run: RunMeasurements) -> list[Finding]:
-    periodic, cost = run.periodic, run.seconds("checkpoint")
-    every = run.config.train.checkpoint_every
-    rest = run.split.step_s - cost
+def _checkpoints(run: RunMeasurements) -> Iterator[Finding]:
+    periodic, cost, where = run.periodic, run.seconds("checkpoint"), "train.checkpoint_every"
+    every, rest = run.config.train.checkpoint_every, run.split.step_s - cost
+    if cost < CHECKPOINTS * run.split.step_s:
+        return
     alone = max(periodic.write_s, periodic.checkpoint_s) if rest <= 0 else periodic.checkpoint_s
     interval = min(periodic.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
     evidence = f"a checkpoint holds the training up for {ms(periodic.checkpoint_s)}, every {every} steps"
-    return finding_from_share(
-        cost,
-        run.split.step_s,
-        CHECKPOINTS,
-        saved_s=cost * (1 - every / interval),
-        name="checkpoint-often",
-        title="Checkpoints take much of the time",
-        where="train.checkpoint_every",
-        cure=f"train.checkpoint_every={interval}",
-        evidence=evidence,
-    )
+    title, saved_s = "Checkpoints take much of the time", cost * (1 - every / interval)
+    texts = {"title": title, "where": where, "cure": f"{where}={interval}", "evidence": evidence}
+    yield run.finding(cost, saved_s=saved_s, name="checkpoint-often", **texts)
 
 
 def _nice(value: float) -> int:
@@ -240,11 +201,5 @@ def _nice(value: float) -> int:
 
 def _busy(run: RunMeasurements) -> Iterator[Finding]:
     if run.others > BUSY:
-        yield Finding(
-            name="busy-machine",
-            title="Other programs ran meanwhile, so all times are doubtful",
-            where="",
-            cure="end them (see `top`) and ask again",
-            evidence=f"they used {run.others:.1f} cores",
-            level="note",
-        )
+        title, cure = "Other programs ran meanwhile, so all times are doubtful", "end them (see `top`) and ask again"
+        yield Finding("busy-machine", title, cure, evidence=f"they used {run.others:.1f} cores", level="note")

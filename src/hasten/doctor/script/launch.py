@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import psutil
 
@@ -88,13 +88,14 @@ def run_script(
         took_s = time.perf_counter() - start
         records = read_records(out)
         ended, code = _outcome(child.returncode, killed, records)
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return ScriptRun(
             command=tuple(command),
             exit_code=code,
             ended=ended,
             records=records,
             seconds=took_s,
-            output=_tail(log) if quiet else "",
+            output=log.read().decode("utf-8", "replace"),
             torch_seen=any(out.glob("torch-*")),
         )
 
@@ -175,17 +176,11 @@ def _state(out: Path) -> str:
 
 def _outcome(returncode: int, killed: bool, records: list[ProcessRecord]) -> tuple[Ended, int]:
     code = 128 - returncode if returncode < 0 else returncode
-    if records and all(record.bounded for record in records):
+    if records and all(record.ended in ("steps", "seconds") for record in records):
         return "bounded", 0
     if killed:
         return ("timeout" if records else "never trained"), code
     return ("crashed" if code else "finished" if records else "never trained"), code
-
-
-def _tail(log: IO[bytes]) -> str:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - _TAIL_BYTES))
-    return log.read().decode("utf-8", "replace")
 
 
 def end_all(child: subprocess.Popen[bytes], grace: float = _END_GRACE) -> None:

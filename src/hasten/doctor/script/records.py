@@ -12,8 +12,6 @@ from hasten.doctor.finding import Finding, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
-
-
 LEAST = 5
 """Measured steps from which a variation means something."""
 
@@ -33,10 +31,6 @@ class ProcessRecord:
     """Results of `hasten_probe.experiments.run`."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole JSON."""
-
-    @property
-    def bounded(self) -> bool:
-        return self.ended in ("steps", "seconds")
 
     @property
     def on_gpu(self) -> bool:
@@ -96,11 +90,6 @@ class ProcessRecord:
     def root_site(self) -> str:
         """Code line that makes the network; "" if that isn't known."""
         return next((root["site"] for root in self.listed("roots") if root["site"]), "")
-
-    @property
-    def loader_site(self) -> str:
-        """Code line that makes the loader that trains; that of the network if there is none."""
-        return next((each["site"] for each in self.training_loaders), self.root_site)
 
     def finding(
         self, found: Finding, site: str, *, cost_s: float | None = None, part: str = "", **more: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 from hasten.doctor.script.findings.experiments import step_of
 from hasten.doctor.script.records import ProcessRecord
@@ -22,7 +21,8 @@ def split_of(record: ProcessRecord) -> Split:
     free = [step for step in measured if not step.get("synced")] or measured
     watched = [step for step in measured if step.get("synced")] or measured
     step_s = statistics.fmean(step["seconds"] for step in free) if free else 0.0
-    parts = _means(watched)
+    names = {name for step in watched for name in step["parts"]}
+    parts = {name: statistics.fmean(step["parts"].get(name, 0.0) for step in watched) for name in names}
     total = sum(parts.values())
     if total > 0:
         parts = {name: seconds * step_s / total for name, seconds in parts.items()}
@@ -37,11 +37,6 @@ def split_of(record: ProcessRecord) -> Split:
         on_cpu=not record.on_gpu,
         feed_alone_s=step.batch_s if step is not None else None,
     )
-
-
-def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
-    names = {name for step in steps for name in step["parts"]}
-    return {name: statistics.fmean(step["parts"].get(name, 0.0) for step in steps) for name in names}
 
 
 def _named(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:

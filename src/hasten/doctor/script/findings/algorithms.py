@@ -20,14 +20,10 @@ MANY = 0.25
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
 _CUDNN_BENCHMARK_OFF = Finding(
-    "cudnn-benchmark-off",
-    "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
-    "torch.backends.cudnn.benchmark = True",
+    "cudnn-benchmark-off", "cuDNN does not search for its fastest algorithm", "torch.backends.cudnn.benchmark = True"
 )
 _CUDNN_SEARCHES = Finding(
-    "cudnn-benchmark-on",
-    "cuDNN searches for its fastest algorithm again with every new shape of the input",
-    "torch.backends.cudnn.benchmark = False, or crops of one size",
+    "cudnn-benchmark-on", "cuDNN searches again with every new input shape", "benchmark = False, or crops of one size"
 )
 _NO_AUTOCAST = Finding(
     "no-autocast",
@@ -35,9 +31,7 @@ _NO_AUTOCAST = Finding(
     'with torch.autocast("cuda", dtype=torch.bfloat16): around the forward and the loss',
 )
 _DATA_PARALLEL = Finding(
-    "data-parallel",
-    "DataParallel copies the network to every GPU in each step, and one process drives them all",
-    "torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
+    "data-parallel", "DataParallel copies the network in each step", "DistributedDataParallel, started by torchrun"
 )
 _DETERMINISTIC = Finding(
     "deterministic",
@@ -88,7 +82,8 @@ def parallel(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
         cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
         evidence = "work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured)
         text = Finding("unequal-ranks", title, cure)
-        yield slow.finding(text, slow.loader_site, evidence=evidence, cost_s=most - mean)
+        site = next((each["site"] for each in slow.training_loaders), slow.root_site)
+        yield slow.finding(text, site, evidence=evidence, cost_s=most - mean)
 
 
 def _work(record: ProcessRecord) -> float:

@@ -6,17 +6,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.doctor.finding import (
-    CHECKPOINTS,
-    READS,
-    VALIDATION,
-    Edit,
-    Finding,
-    finding_from_share,
-    gain_of,
-    ms,
-)
-from hasten.doctor.script.records import WARMUP, ProcessRecord, place
+from hasten.doctor.finding import CHECKPOINTS, READS, VALIDATION, Edit, Finding, gain_of, ms
+from hasten.doctor.script.records import WARMUP, ProcessRecord
 
 OFTEN = 0.5
 """Share of the steps from which something happens in every step; reading every few steps, for a log, is fine."""
@@ -63,22 +54,14 @@ _MODES = {
         Edit(("set_detect_anomaly",)),
     ),
     "profiler": Finding(
-        "profiler-on",
-        "a profiler records every step",
-        "remove it, or give it schedule(wait=1, warmup=1, active=3, repeat=1)",
+        "profiler-on", "a profiler records every step", "remove it, or give it a schedule(wait=1, warmup=1, active=3)"
     ),
     "nvtx": Finding("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
 }
-_GRADCHECK = Finding(
-    "gradcheck",
-    "gradients are checked against finite differences while training",
-    "move torch.autograd.gradcheck into a test",
-)
+_GRADCHECK = Finding("gradcheck", "gradients are checked against finite differences", "move gradcheck into a test")
 _CALLS = {
     "input_gradient": Finding(
-        "needless-grad",
-        "the network's input asks for a gradient, which nobody uses",
-        "leave requires_grad off for the images",
+        "needless-grad", "the input asks for a gradient that nobody uses", "leave requires_grad off for the images"
     ),
     "unused_gradients": Finding(
         "needless-grad",
@@ -91,26 +74,18 @@ _CALLS = {
         "requires_grad_(False) for its weights, and torch.no_grad() around it if no gradient passes through",
     ),
     "float64": Finding(
-        "late-cast",
-        "double-precision tensors are made and carried along, and cast to what is needed only later",
-        "make them float32 at once: numpy's .astype(np.float32), or dtype=torch.float32 where they are made",
+        "late-cast", "tensors are made in double precision and cast later", "make them float32: .astype(np.float32)"
     ),
 }
 _HOOKS_PILE_UP = Finding(
-    "hooks-pile-up",
-    "hooks are registered again and again, and every pass through the network runs all of them",
-    "register them once, before the loop, or call remove() of the handle",
+    "hooks-pile-up", "hooks are registered again and again, and all run", "register them once, before the loop"
 )
 _FORWARDS = {
     "needless_forward": Finding(
-        "needless-forward",
-        "a network runs in every step, but nothing uses its outputs, not even the loss",
-        "run it only in the steps whose loss has a weight for it",
+        "needless-forward", "nothing uses the outputs of this network", "run it only where its loss counts"
     ),
     "repeated_forward": Finding(
-        "repeated-forward",
-        "the network runs twice on the same input in every step",
-        "keep the scores of the first pass (scores.detach() for a metric)",
+        "repeated-forward", "the network runs twice on one input", "keep the scores of the first pass"
     ),
 }
 _VALIDATION_GRAPH = Finding(
@@ -119,9 +94,13 @@ _VALIDATION_GRAPH = Finding(
     "with torch.inference_mode(): around it (torch.no_grad() in a line of its own switches nothing off)",
 )
 _TRAINING_CASES = Finding(
-    "training-cases-validated",
-    "a validation runs the network on the training cases again",
-    "average the loss and the metric of the training steps instead",
+    "training-cases-validated", "a validation runs the training cases again", "average the loss of the steps instead"
+)
+_VALIDATION_SHARE = Finding(
+    "validation-share", "validation takes a large part of the time", "validate a fifth as often, or on fewer cases"
+)
+_CHECKPOINT_STALL = Finding(
+    "checkpoint-stall", "the training waits while checkpoints are written", "save less often, or from a thread"
 )
 _METADATA_TENSOR = Finding(
     "metadata-tensor",
@@ -129,9 +108,7 @@ _METADATA_TENSOR = Finding(
     "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
 )
 _UNPINNED_TENSORS = Finding(
-    "unpinned-memory",
-    "tensors are sent to the GPU from pageable memory, and the host waits for it",
-    "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)",
+    "unpinned-memory", "tensors are sent from pageable memory", "tensor.pin_memory().to(device, non_blocking=True)"
 )
 _SYNC_COPY = Finding(
     "sync-copy",
@@ -140,9 +117,7 @@ _SYNC_COPY = Finding(
     Edit(("to", "cuda"), (("non_blocking", "True"),)),
 )
 _RECREATE = Finding(
-    "recreate",
-    "the same tensor is made and sent to the device again and again",
-    "make it once before the loop, on the device (register_buffer in a module)",
+    "recreate", "the same tensor is made and sent in every step", "make it once, on the device (register_buffer)"
 )
 
 
@@ -178,9 +153,8 @@ def find(record: ProcessRecord) -> list[Finding]:
             evidence = f"on in {mode['steps']} of {record.steps - 1} steps"
             findings.append(record.finding(_MODES[kind], sites.get(kind, ""), evidence=evidence))
     if record.raw.get("subclass"):
-        findings.append(
-            record.finding(_METADATA_TENSOR, record.root_site, evidence=record.raw["subclass"], level="note")
-        )
+        evidence = record.raw["subclass"]
+        findings.append(record.finding(_METADATA_TENSOR, record.root_site, evidence=evidence, level="note"))
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
@@ -238,19 +212,28 @@ def _host_read(record: ProcessRecord, site: str, reads: list[dict[str, Any]]) ->
     title = f"{kinds} in every step makes the host wait for the GPU, which then waits for the host"
     if costly and not on_gpu:
         title = f"{kinds} in every step turns tensors into Python's own numbers"
-    return record.finding(
-        Finding("host-read", title, _read_cure(reads)),
-        site,
-        evidence=f"{count:.1f} a step; {waits}",
-        cost_s=seconds if on_gpu or costly else None,
-        gain=gain_of(seconds, record.step_s) if costly and not on_gpu else None,
-        level="finding" if record.cuda or costly else "note",
-    )
+    cost, level = seconds if on_gpu or costly else None, "finding" if record.cuda or costly else "note"
+    gain = gain_of(seconds, record.step_s) if costly and not on_gpu else None
+    found, evidence = Finding("host-read", title, _read_cure(reads)), f"{count:.1f} a step; {waits}"
+    return record.finding(found, site, evidence=evidence, cost_s=cost, gain=gain, level=level)
 
 
-def pauses(record: ProcessRecord) -> list[Finding]:
+def pauses(record: ProcessRecord) -> Iterator[Finding]:
     """What validations do, and the shares of validations and checkpoints, over the steps that were watched."""
-    return [*_validated(record), *_validation(record), *_checkpoints(record)]
+    yield from _validated(record)
+    step_s, cost = record.step_s, record.part("validation")
+    validations, saves = ([one for one in record.listed(n) if one["step"] >= WARMUP] for n in ("validations", "saves"))
+    if validations and cost >= VALIDATION * step_s:
+        mean_s, gain = statistics.fmean(each["seconds"] for each in validations), gain_of(0.8 * cost, step_s)
+        evidence = f"{_often(record, validations, mean_s)}: {cost / step_s:.0%} of the time"
+        site = validations[-1]["site"]
+        yield record.finding(_VALIDATION_SHARE, site, evidence=evidence, cost_s=cost, gain=gain)
+    # A median, as the first save of a process also imports modules.
+    usual = statistics.median(each["seconds"] for each in saves) if saves else 0.0
+    cost = usual * sum(record.share(each["step"]) for each in saves) / max(1, len(record.measured))
+    if saves and cost >= CHECKPOINTS * step_s:
+        evidence = _often(record, saves, usual)
+        yield record.finding(_CHECKPOINT_STALL, saves[-1]["site"], evidence=evidence, cost_s=cost)
 
 
 def _validated(record: ProcessRecord) -> Iterator[Finding]:
@@ -264,52 +247,13 @@ def _validated(record: ProcessRecord) -> Iterator[Finding]:
     shares = [each["trained_on"] / each["passes"] for each in rounds]
     if any(share > 0 for share in shares):
         last = max(zip(shares, rounds, strict=True), key=lambda pair: pair[0])[1]
-        weights = (record.share(each["step"]) for each in rounds)
-        again_s = sum(
-            share * weight * each["seconds"] for share, weight, each in zip(shares, weights, rounds, strict=True)
+        again_s = (
+            share * record.share(each["step"]) * each["seconds"] for share, each in zip(shares, rounds, strict=True)
         )
-        cost = record.per_step(again_s)
+        cost = record.per_step(sum(again_s))
         evidence = f"{last['trained_on']} of {last['passes']} forward passes of a round"
         level = "finding" if cost >= SHARE * record.step_s else "note"
         yield record.finding(_TRAINING_CASES, last["site"], evidence=evidence, cost_s=cost, level=level)
-
-
-def _validation(record: ProcessRecord) -> list[Finding]:
-    cost, step_s = record.part("validation"), record.step_s
-    validations = [each for each in record.listed("validations") if each["step"] >= WARMUP]
-    if not validations:
-        return []
-    seconds = statistics.fmean(each["seconds"] for each in validations)
-    return finding_from_share(
-        cost,
-        step_s,
-        VALIDATION,
-        saved_s=0.8 * cost,
-        name="validation-share",
-        title="validation takes a large part of the time",
-        where=place(validations[-1]["site"]),
-        cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
-        evidence=f"{_often(record, validations, seconds)}: {cost / step_s:.0%} of the time",
-    )
-
-
-def _checkpoints(record: ProcessRecord) -> list[Finding]:
-    saves = [each for each in record.listed("saves") if each["step"] >= WARMUP]
-    measured = len(record.measured)
-    if not saves or not measured:
-        return []
-    # A median, as the first save of a process also imports modules.
-    usual = statistics.median(each["seconds"] for each in saves)
-    return finding_from_share(
-        usual * sum(record.share(each["step"]) for each in saves) / measured,
-        record.step_s,
-        CHECKPOINTS,
-        name="checkpoint-stall",
-        title="the training stands still while checkpoints are written",
-        where=place(saves[-1]["site"]),
-        cure="save less often, or copy the state to the host and write it from a thread",
-        evidence=_often(record, saves, usual),
-    )
 
 
 def _often(record: ProcessRecord, events: list[dict[str, Any]], seconds: float) -> str:

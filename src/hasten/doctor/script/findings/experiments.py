@@ -15,8 +15,8 @@ TOY_S = 0.015
 """Seconds of forward and backward on a CPU below which call overhead dominates precision and layout."""
 AMID_LOAD = 1.5
 """Gain from which a finding is trusted on a busy machine; smaller gains become notes."""
-AGREE = {"autocast": 0.05, "exact": 1e-3}
-"""Largest difference of the outputs, relative to the largest output."""
+ROUNDED, EXACT = 0.05, 1e-3
+"""Largest differences of the outputs, relative to the largest output, by another precision and by the same."""
 HIDDEN = 0.05
 """Share of a step spent waiting below which workers count as fast enough."""
 BATCH_ROOM = 0.3
@@ -55,10 +55,6 @@ class StepTimes:
             return max(self.step_s - saved_s, 0.05 * self.step_s)
         return max(max(compute, batch) if self.workers else compute + batch, 0.05 * self.step_s)
 
-    def gain(self, saved_s: float) -> float:
-        """Gain of a step whose compute takes `saved_s` less."""
-        return min(20.0, self.step_s / self.after(saved_s=saved_s))
-
     def with_rare(self, gain: float) -> float:
         """The gain of the whole training time of a gain of the step."""
         return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
@@ -73,14 +69,8 @@ def find(record: ProcessRecord) -> list[Finding]:
     step, results = step_of(record), record.experiments
     if step is None:
         return []
-    rules = {
-        "workers": workers,
-        "items": items,
-        "autocast": _autocast,
-        "channels_last": _layout,
-        "doubled_batch": _batch,
-        "conv_bias": _biases,
-    }
+    rules = {"workers": workers, "items": items, "autocast": _autocast, "channels_last": _layout}
+    rules |= {"doubled_batch": _batch, "conv_bias": _biases}
     findings = []
     for name, rule in rules.items():
         finding, own_clock = rule(results, step), (results.get(name) or {}).get("own_clock")
@@ -129,17 +119,17 @@ def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
     return dict(arm) if arm.get("low", 0.0) > low else None
 
 
-def _weighty(results: Results, name: str) -> dict[str, Any] | None:
-    """The arm of another precision or layout if it is clearly faster: a larger threshold, and not for toy networks."""
+def _weighty(results: Results, name: str, agree: float) -> dict[str, Any] | None:
+    """The arm of another precision or layout if it is right and clearly faster, and not for toy networks."""
     arm = _arm(results, name, LEAST)
-    if arm is None or arm["gain"] < FASTER:
+    if arm is None or arm["gain"] < FASTER or arm.get("difference", 1.0) > agree:
         return None
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
 
 
 def _autocast(results: Results, step: StepTimes) -> Finding | None:
-    arm = _weighty(results, "autocast")
-    if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
+    arm = _weighty(results, "autocast", ROUNDED)
+    if arm is None:
         return None
     device, dtype = arm.get("device", "cuda"), arm["dtype"]
     scaler = ", with torch.amp.GradScaler for the backward" if dtype == "float16" else ""
@@ -154,8 +144,8 @@ def _autocast(results: Results, step: StepTimes) -> Finding | None:
 
 
 def _layout(results: Results, step: StepTimes) -> Finding | None:
-    arm = _weighty(results, "channels_last")
-    if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
+    arm = _weighty(results, "channels_last", EXACT)
+    if arm is None:
         return None
     layout = arm["layout"]
     return _of_arm(
@@ -172,16 +162,13 @@ def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) ->
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
     base_s = arm["base_s"] * arm.get("slowed", 1.0)
     saved_s, *ends = (base_s * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
-    gain, low, high = (step.gain(each) for each in (saved_s, *ends))
+    gain, low, high = (min(20.0, step.step_s / step.after(saved_s=each)) for each in (saved_s, *ends))
     if gain < LEAST:
         return None
     clock = " of processor time" if arm.get("own_clock") else ""
-    evidence = (
-        f"forward and backward take {ms(arm['base_s'])}{clock} now and {ms(arm['arm_s'])} so: "
-        f"{arm['gain']:.2f} times as fast "
-        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds){also}; "
-        f"a step takes {ms(step.step_s)}"
-    )
+    evidence = f"forward and backward take {ms(arm['base_s'])}{clock} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} "
+    evidence += f"times as fast ({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} rounds){also}; "
+    evidence += f"a step takes {ms(step.step_s)}"
     where = place(arm.get("site", ""))
     return Finding(where=where, evidence=evidence, cost_s=saved_s, gain=gain, interval=(low, high), **texts)  # type: ignore[arg-type]
 
@@ -200,18 +187,12 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
     if arm["arm_s"] < AS_LONG * arm["base_s"]:
         name, title = "slow-kernels", f"torch takes slower kernels for a batch of {size} than for one of {2 * size}"
         cure = f"batch_size={2 * size}, or the channels_last layout, for which it takes others"
-    return Finding(
-        name=name,
-        title=title,
-        where=place((results.get("workers") or {}).get("site") or arm.get("site", "")),
-        cure=cure,
-        evidence=f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on "
-        f"{2 * size}: {arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
-        + (f"{room:.0%} of the memory is free" if room is not None else "free memory unknown"),
-        cost_s=step.step_s * (1 - 1 / gain),
-        gain=gain,
-        interval=(low, high),
-    )
+    evidence = f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on {2 * size}: "
+    evidence += f"{arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
+    evidence += "free memory unknown" if room is None else f"{room:.0%} of the memory is free"
+    where = place((results.get("workers") or {}).get("site") or arm.get("site", ""))
+    cost_s = step.step_s * (1 - 1 / gain)
+    return Finding(name, title, cure, where=where, evidence=evidence, cost_s=cost_s, gain=gain, interval=(low, high))
 
 
 def _doubled(step: StepTimes, arm: dict[str, Any], end: str) -> float:
@@ -227,19 +208,16 @@ def _biases(results: Results, step: StepTimes) -> Finding | None:
     """A note: the bias is useless in any case, but may cost nothing on this hardware."""
     arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []
-    if not names or arm.get("difference", 1.0) > AGREE["exact"]:
+    if not names or arm.get("difference", 1.0) > EXACT:
         return None
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-    return Finding(
-        name="conv-bias-before-norm",
-        title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
-        where=sites[0] if sites else place(arm.get("site", "")),
-        cure="bias=False for the convolutions before a norm",
-        edit=Edit(_CONVOLUTIONS, (("bias", "False"),)),
-        evidence=f"modules {listed}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
-        level="note",
-    )
+    evidence = f"modules {listed}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else "")
+    title = f"{len(names)} of the convolutions add a bias that the norm right after takes away"
+    edit = Edit(_CONVOLUTIONS, (("bias", "False"),))
+    where = sites[0] if sites else place(arm.get("site", ""))
+    cure = "bias=False for the convolutions before a norm"
+    return Finding("conv-bias-before-norm", title, cure, edit, where, evidence=evidence, level="note")
 
 
 # The loader
@@ -260,16 +238,12 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
-    name, title = too_few(now)
-    if best < now:
-        name, title = too_many(now, cores)
-    cure, edit = with_workers(best)
+    name, title = too_many(now, cores) if best < now else too_few(now)
     return Finding(
-        name=name,
-        title=title,
+        name,
+        title,
+        *with_workers(best),
         where=place(loader.get("site", "")),
-        cure=cure,
-        edit=edit,
         evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
@@ -306,18 +280,19 @@ def too_many(workers: int, cores: int) -> tuple[str, str]:
 
 
 def items(results: Results, step: StepTimes) -> Finding | None:
-    items = results.get("items") or {}
-    if items.get("kind") not in ("whole", "prefix", "before-draw"):
+    items, tried = results.get("items") or {}, results.get("workers") or {}
+    kind = items.get("kind")
+    # Less work before the first random number is just reading a prepared file.
+    least = {"whole": 0.0, "prefix": 0.0, "before-draw": BEFORE_DRAW}
+    if kind not in least or items["cached_s"] < least[kind] * items["item_s"]:
         return None
-    size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
-    alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
-    lanes = max(1, step.workers)
+    size, each = int(items.get("batch_size") or 1), items["cached_s"]
+    alone, lanes = (tried.get("seconds") or {}).get(str(step.workers), 0.0), max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
-    cores = max(1, int((results.get("workers") or {}).get("cores") or 1))
     effect: dict[str, Any]
     if step.batch_s is None:
         # Work that workers hide takes the cores of a network on a CPU all the same.
-        cost_s = each * size / cores
+        cost_s = each * size / max(1, int(tried.get("cores") or 1))
         gain, effect = 1 + cost_s / step.step_s, {"cost_s": cost_s, "level": "note"}
     else:
         after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
@@ -325,40 +300,30 @@ def items(results: Results, step: StepTimes) -> Finding | None:
         effect = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
     if gain < LEAST:
         return None
-    where = place(items.get("site", ""))
+    name, title, cure, evidence = _same_work(items, f"{ms(each)} an item", size)
+    return Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence, **effect)
+
+
+def _same_work(items: dict[str, Any], cost: str, size: int) -> tuple[str, str, str, str]:
+    """Name, title, cure and evidence of work that gives the same result each time. size: items of a batch."""
     if items["kind"] == "before-draw":
-        # Less is just reading a prepared file.
-        if each < BEFORE_DRAW * items["item_s"]:
-            return None
         title = "what an item does before it first draws a random number is done again in every epoch"
         cure = "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random"
-        evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
-        return Finding(name="uncached-items", title=title, where=where, cure=cure, evidence=evidence, **effect)
-    whole = items["kind"] == "whole"
+        return "uncached-items", title, cure, f"{cost} of {ms(items['item_s'])}, {size} items a batch"
+    count = int(items.get("items") or 0)
     num_bytes = items.get("bytes", 0) * count
     fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
-    room = f"all {count} results take {num_bytes / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
-    evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
-    names = items.get("transforms") or ()
-    if names:
-        evidence += f"; the transforms before the first random one: {', '.join(names)}"
-    return Finding(
-        name="uncached-items" if whole else "uncached-transforms",
-        title="each item is made anew in every epoch, with the same result"
-        if whole
-        else f"{len(names)} of {items.get('all_transforms')} transforms do the same work in every epoch",
-        where=where,
-        cure=_cache_cure(whole and not names, fits),
-        evidence=evidence,
-        **effect,
-    )
-
-
-def _cache_cure(plain: bool, fits: bool) -> str:
-    if plain:
+    evidence = f"{cost} that gives the same result each time, {size} items a batch; all {count} results take "
+    evidence += f"{num_bytes / 2**20:.0f} MiB and would be made once, in {ms(items['cached_s'] * count)}"
+    if items["kind"] == "whole":
+        cure = "make the items once, into files: numpy.save each, and numpy.load(..., mmap_mode='r') in __getitem__"
         if fits:
-            return "make the items once: items = [dataset[i] for i in range(len(dataset))]; DataLoader(items, ...)"
-        return "make the items once, into files: numpy.save each, and numpy.load(..., mmap_mode='r') in __getitem__"
-    if fits:
-        return "monai.data.CacheDataset(data, transform, cache_rate=1.0) in place of Dataset(data, transform)"
-    return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
+            cure = "make the items once: items = [dataset[i] for i in range(len(dataset))]; DataLoader(items, ...)"
+        return "uncached-items", "each item is made anew in every epoch, with the same result", cure, evidence
+    names = items["transforms"]
+    evidence += f"; the transforms before the first random one: {', '.join(names)}"
+    title = f"{len(names)} of {items.get('all_transforms')} transforms do the same work in every epoch"
+    kept = "CacheDataset(data, transform, cache_rate=1.0)"
+    if not fits:
+        kept = "PersistentDataset(data, transform, cache_dir='cache')"
+    return "uncached-transforms", title, f"monai.data.{kept} in place of Dataset(data, transform)", evidence

@@ -29,24 +29,16 @@ HOST = (
 )
 PLOTS = ("matplotlib", "seaborn", "plotly")
 _FILES_READ_AGAIN = Finding(
-    "uncached-items",
-    "the same files are read and unpacked again and again",
-    "read each once, and keep it in memory",
+    "uncached-items", "the same files are read and unpacked again and again", "read each once, and keep it in memory"
 )
 _SYNC_PLOT = Finding(
-    "sync-plot",
-    "the training waits while figures are drawn or pictures are written",
-    "draw and write less often, or copy the arrays and do it in another process",
+    "sync-plot", "the training waits while pictures are drawn or written", "do it less often, or in another process"
 )
 _PYTHON_LOOP = Finding(
-    "python-loop",
-    "a loop of Python gives torch many small pieces of work, one after another",
-    "one operation on the whole batch (of several dimensions), or on lists of tensors (torch._foreach_*)",
+    "python-loop", "a loop gives torch many small pieces of work", "one operation on all, or torch._foreach_*"
 )
 _LOOP_LOADS = Finding(
-    "no-workers",
-    "the training's own process prepares data at this line, and the network waits for it",
-    "do it in the Dataset of a DataLoader(..., num_workers=2) or more",
+    "no-workers", "the training's own process prepares data here", "do it in a DataLoader(..., num_workers=2)"
 )
 _COPIED_MAPS = Finding(
     "host-metric",

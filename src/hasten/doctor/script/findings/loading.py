@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from hasten.doctor.finding import WAITS, Edit, Finding, finding_from_share, gain_of, ms
+from hasten.doctor.finding import WAITS, Edit, Finding, gain_of, ms
 from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, too_many, with_workers
-from hasten.doctor.script.records import ProcessRecord, place
+from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
@@ -24,8 +25,13 @@ OTHERS_HIDE = 1.5
 """Predicted gain from which more workers are the cure."""
 HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
-_MORE_AHEAD = Edit(LOADERS, (("prefetch_factor", "4"),))
 _PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
+_RESTARTED = Finding(
+    "no-persistent-workers",
+    "the workers are started again for every pass over the data",
+    _PERSISTENT.text,
+    _PERSISTENT,
+)
 _HEAVY_ITEMS = Finding(
     "heavy-items",
     "the items cost so much work that no number of workers hides all of it",
@@ -41,9 +47,9 @@ _UNPINNED_MEMORY = Finding(
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
-    """no-workers, no-prefetch and unpinned-memory of the training's loaders, no-persistent-workers of all."""
+    """no-workers, many-workers and unpinned-memory of the training's loaders, no-persistent-workers of all."""
     for loader in record.training_loaders:
-        for rule in (_workers, _many_workers, _prefetch, _pinned):
+        for rule in (_workers, _many_workers, _pinned):
             yield from rule(record, loader)
     for loader in record.listed("loaders"):
         yield from _persistent(record, loader)
@@ -60,18 +66,10 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = bool(measured_loops(record.experiments, 0))
-    name, title = too_few(0)
-    workers = min(4, usable_cores())
-    cure, edit = with_workers(workers)
-    yield record.finding(
-        Finding(name, title, cure, edit),
-        loader["site"],
-        evidence=evidence,
-        cost_s=wait,
-        part="wait",
-        gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
-        level="note" if measured or wait < WAITS * step_s else "finding",
-    )
+    found = Finding(*too_few(0), *with_workers(min(4, usable_cores())))
+    gain = None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s)
+    level, site = "note" if measured or wait < WAITS * step_s else "finding", loader["site"]
+    yield record.finding(found, site, evidence=evidence, cost_s=wait, part="wait", gain=gain, level=level)
 
 
 def _many_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
@@ -84,41 +82,20 @@ def _many_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Fin
     yield record.finding(found, loader["site"], evidence=evidence, cost_s=lost_s, level="note", gain=None)
 
 
-def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
-    wait = record.part("wait")
-    if not loader["num_workers"] or loader["prefetch_factor"] != 1:
-        return []
-    return finding_from_share(
-        wait,
-        record.step_s,
-        WAITS,
-        name="no-prefetch",
-        title="workers prepare only one batch ahead, and the training waits whenever one is late",
-        where=place(loader["site"]),
-        cure=_MORE_AHEAD.text,
-        edit=_MORE_AHEAD,
-        evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
-    )
-
-
-def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
+def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     # Each validation starts its workers. An engine of ignite that is told to end starts a pass for nothing.
     again = [each for each in loader["passes"][1 if loader["training"] else 0 :] if each["batches"]]
     if not loader.get("num_workers") or loader["persistent_workers"] or not again:
-        return []
+        return
     usual = loader["wait_s"] / max(1, loader["batches"])
-    mean_s = statistics.fmean(each["start_s"] for each in again)
-    return finding_from_share(
-        record.per_step(sum(record.share(each["step"]) * max(0.0, each["start_s"] - usual) for each in again)),
-        record.step_s,
-        RESTARTS,
-        name="no-persistent-workers",
-        title="the workers are started again for every pass over the data",
-        where=place(loader["site"]),
-        cure=_PERSISTENT.text if loader["made"] < 2 else f"once, before the loop over the passes: {_PERSISTENT.text}",
-        edit=_PERSISTENT if loader["made"] < 2 else None,
-        evidence=f"{len(again)} restarts, {ms(mean_s)} each until the first batch",
-    )
+    cost = record.per_step(sum(record.share(one["step"]) * max(0.0, one["start_s"] - usual) for one in again))
+    if cost < RESTARTS * record.step_s:
+        return
+    evidence = f"{len(again)} restarts, {ms(statistics.fmean(one['start_s'] for one in again))} each until a batch"
+    found = _RESTARTED
+    if loader["made"] > 1:
+        found = replace(found, cure=f"once, before the loop over the passes: {found.cure}", edit=None)
+    yield record.finding(found, loader["site"], evidence=evidence, cost_s=cost)
 
 
 def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
@@ -131,13 +108,9 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
         if not copies.get("count") or copies["pinned"] >= copies["count"] / 2:
             return
         cost = record.per_step(copies.get("seconds", 0.0))
-    yield record.finding(
-        _UNPINNED_MEMORY,
-        loader["site"],
-        evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
-        cost_s=cost,
-        level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
-    )
+    evidence = "" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}"
+    level = "finding" if cost is None or cost >= 0.01 * record.step_s else "note"
+    yield record.finding(_UNPINNED_MEMORY, loader["site"], evidence=evidence, cost_s=cost, level=level)
 
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
@@ -166,16 +139,8 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     evidence = f"{evidence}, on {cores} cores; the training waits {ms(record.part('wait'))} a step for its batch"
     if lost_s:
         evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
-    return [
-        record.finding(
-            _HEAVY_ITEMS,
-            loaders[0]["site"],
-            evidence=evidence,
-            cost_s=cost,
-            part="wait",
-            level="note" if others_hide or cost < HEAVY * record.step_s else "finding",
-        )
-    ]
+    level, site = "note" if others_hide or cost < HEAVY * record.step_s else "finding", loaders[0]["site"]
+    return [record.finding(_HEAVY_ITEMS, site, evidence=evidence, cost_s=cost, part="wait", level=level)]
 
 
 def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:

@@ -155,20 +155,6 @@ def step_beside(
     return None
 
 
-def whole_loop(
-    loader: Any, batches: list[Any], counts: list[int], cycle: Callable[[], object], seconds: float
-) -> dict[str, list[float]]:
-    """Seconds of whole steps by number of workers, in two rounds over `counts`, the second in reverse."""
-    limit = seconds / (2 * len(counts))
-    times: dict[str, list[float]] = {}
-    for order in (counts, counts[::-1]):
-        for count in order:
-            elapsed = step_beside(loader, batches, count, cycle, limit)
-            if elapsed is not None:
-                times.setdefault(str(count), []).append(elapsed)
-    return times
-
-
 def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = None) -> dict[str, Any]:
     """Seconds a batch with the present number of workers and without any; by `cycle` whole steps with other numbers.
 
@@ -194,8 +180,14 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     result.update(cores=cores, batch_size=loader.batch_size, cpu_share=share)
     result["seconds"] = {str(count): taken for count, taken in sorted(times.items()) if taken is not None}
     if cycle is not None:
-        tried = list(dict.fromkeys([loader.num_workers, 0, max(1, cores // 2), min(8, cores)]))
-        result["loop"] = whole_loop(loader, batches, tried, cycle, seconds - (time.perf_counter() - begin))
+        counts = list(dict.fromkeys([loader.num_workers, 0, max(1, cores // 2), min(8, cores)]))
+        limit = (seconds - (time.perf_counter() - begin)) / (2 * len(counts))
+        loop: dict[str, list[float]] = {}
+        for count in counts + counts[::-1]:
+            elapsed = step_beside(loader, batches, count, cycle, limit)
+            if elapsed is not None:
+                loop.setdefault(str(count), []).append(elapsed)
+        result["loop"] = loop
     return result
 
 
@@ -221,7 +213,7 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
         indices = [index for batch in indices for index in batch]
     indices = list(dict.fromkeys(indices))[:8]
     result = _prefix(dataset, indices, seconds) or _whole(dataset, indices, seconds)
-    result.update(site=site, batch_size=size, workers=loader.num_workers)
+    result.update(site=site, batch_size=size)
     if "bytes" in result:
         result.update(items=len(dataset), free_bytes=memory()[0])
     return result
@@ -231,7 +223,7 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
     """Make items several times with different random states, and compare."""
     begin = time.perf_counter()
     times: list[float] = []
-    size = checked = 0
+    size = 0
     for index in indices:
         first, count = None, 0
         for draw in range(_DRAWS):
@@ -250,12 +242,11 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
             first, count = item, count + 1
         if count < 2:
             break
-        checked += 1
         size = max(size, bytes_of(first))
-    if not checked:
+    if not size:
         return {"skipped": "one item takes too long to be made twice"}
     item_s = statistics.median(times)
-    return {"kind": "whole", "item_s": item_s, "cached_s": item_s, "bytes": size, "checked": checked}
+    return {"kind": "whole", "item_s": item_s, "cached_s": item_s, "bytes": size}
 
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
@@ -274,7 +265,7 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
             break
     # Watching slows both parts alike, so the share of the item is more reliable.
     before = min(statistics.median(early), item_s * statistics.median(shares))
-    return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(early)}
+    return {"kind": "before-draw", "item_s": item_s, "cached_s": before}
 
 
 def _generators(value: Any, depth: int = 2) -> Iterator[Any]:
@@ -344,7 +335,10 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     if not isinstance(compose, transforms.Compose) or not plain:
         return None
     count = len(compose.transforms)
-    end = first_random(compose, transforms)
+    end = compose.get_index_of_first(
+        lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
+    )
+    end = count if end is None else end
     if end == 0:
         return {"kind": "random", "item_s": None}
     begin, prefixes, wholes, size = time.perf_counter(), [], [], 0
@@ -368,16 +362,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
         "transforms": names,
         "all_transforms": count,
         "bytes": size,
-        "checked": len(prefixes),
     }
-
-
-def first_random(compose: Any, transforms: Any) -> int:
-    """Index of the first transform that is, or may be, random; their number if none is. transforms: MONAI's module."""
-    end = compose.get_index_of_first(
-        lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
-    )
-    return len(compose.transforms) if end is None else int(end)
 
 
 def _seed(number: int) -> None:
@@ -402,10 +387,8 @@ def same(one: Any, other: Any) -> bool:
     if hasattr(one, "__array__"):
         numpy = sys.modules["numpy"]
         return bool(numpy.array_equal(numpy.asarray(one), numpy.asarray(other)))
-    if isinstance(one, (int, float, complex, str, bytes, bool)) or one is None:
-        return one == other or one != one
     compares: object = type(one).__eq__
-    return compares is not object.__eq__ and bool(one == other)
+    return one is other or (compares is not object.__eq__ and bool(one == other or one != one))
 
 
 def bytes_of(value: Any) -> int:

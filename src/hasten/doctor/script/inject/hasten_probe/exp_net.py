@@ -25,12 +25,11 @@ class Net:
     """A root module with the arguments of its last call in training."""
 
     def __init__(
-        self, module: nn.Module, site: str, args: tuple[Any, ...], kwargs: dict[str, Any], others: float = 0.0
+        self, module: nn.Module, site: str, batch: tuple[tuple[Any, ...], dict[str, Any]], others: float
     ) -> None:
         """others: cores that other programs use."""
-        self.module, self.site, self.args, self.kwargs = module, site, args, kwargs
-        parameters = list(module.parameters())
-        self.device = parameters[0].device
+        self.module, self.site, (self.args, self.kwargs) = module, site, batch
+        self.device = next(module.parameters()).device
         self.sync: Callable[[], object] | None = torch.cuda.synchronize if self.device.type == "cuda" else None
         # Beside other programs, one thread's processor time is what its work takes; several wait for each other.
         own = others > _BUSY and self.device.type == "cpu" and torch.get_num_threads() == 1
@@ -59,7 +58,7 @@ def nets(session: Any) -> list[Net]:
     for module, site in session.roots:
         batch = session.last_batches.get(id(module))
         if batch is not None and any(parameter.requires_grad for parameter in module.parameters()):
-            roots.append(Net(module, site, batch[0], batch[1], session.load.get("others", 0.0)))
+            roots.append(Net(module, site, batch, session.load.get("others", 0.0)))
     return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 
@@ -186,9 +185,7 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
 
 
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    others = [each for each in nets(session) if each.module is not net.module]  # A GAN's discriminator, say.
-    for each in (net, *others):
-        net = each
+    for net in nets(session):  # A GAN's discriminator, say, after the generator.
         clone, other = net.copied(), net.copied()
         names = idle_biases(net, clone)
         if names:

@@ -115,11 +115,6 @@ def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:
     return gain, min(ratios[k - 1], gain), max(ratios[n - k], gain)
 
 
-def usable_cores(given: int) -> int:
-    """given: those of the doctor, by its container's quota."""
-    return min(given, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else given
-
-
 def memory() -> tuple[int, int]:
     """Bytes of memory available and in all; (0, 0) if the system doesn't report them."""
     try:

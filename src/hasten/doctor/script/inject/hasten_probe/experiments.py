@@ -63,10 +63,10 @@ def run(session: Any) -> dict[str, Any]:
         calls, reason = _calls(session)
         expected = _expected(steps, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
-        hopeless = [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]
-        for name in [name for name in hopeless if name not in ALWAYS]:
-            results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
-            del calls[name]
+        for name in calls:
+            if expected[name] < NOTHING * LIKELY.get(name, 0.1) and name not in ALWAYS:
+                results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
+        calls = {name: call for name, call in calls.items() if name not in results}
         total = sum(SHARES[name] for name in calls)
         compute_s = statistics.fmean(sum(step["parts"].get(part, 0.0) for part in _COMPUTE) for step in steps)
         for name in [name for name in TIMED if name in calls]:

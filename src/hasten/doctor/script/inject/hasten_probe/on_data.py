@@ -51,7 +51,10 @@ def _note(session: Session, loader: Any, site: str) -> None:
     if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
     kind = _kind(loader)
-    facts = next((each for each in session.all_loaders if _replaces(loader, site, kind, each)), None)
+    # One made at the same line, of such a data set, takes the place of an earlier one: each epoch may build its own.
+    alike = [each for each in session.all_loaders if (each["site"], each["kind"]) == (site, kind)]
+    earlier = ((each, each["ref"]()) for each in alike)
+    facts = next((each for each, one in earlier if one is None or one.dataset is loader.dataset), None)
     if facts is None:
         facts = {
             "site": site,
@@ -64,15 +67,6 @@ def _note(session: Session, loader: Any, site: str) -> None:
     facts["made"] += 1
     facts["ref"] = weakref.ref(loader)
     session.loader_facts[id(loader)] = facts
-
-
-def _replaces(loader: Any, site: str, kind: list[Any], facts: dict[str, Any]) -> bool:
-    """Whether `facts` are of an earlier loader in whose place this one is, as where each epoch builds its own.
-
-    It is made at the same line of such a data set, which is the same one if the earlier loader is still there.
-    """
-    earlier = facts["ref"]()
-    return facts["site"] == site and facts["kind"] == kind and (earlier is None or earlier.dataset is loader.dataset)
 
 
 def _kind(loader: Any) -> list[Any]:
@@ -166,6 +160,7 @@ def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> A
             facts["wait_s"] += elapsed
             facts["batches"] += 1
         session.last_loader, session.taken = loader, True
+    session.batches += 1
     session.sent_batch.clear()
     keep_batch(session, batch, facts["site"] if facts is not None else "")
     return batch

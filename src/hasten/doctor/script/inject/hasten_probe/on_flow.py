@@ -103,7 +103,8 @@ class Flow(dispatch.TorchDispatchMode):
             frame = frame.f_back  # torch calls modes by a function of its own.
         if session.line.stack[-1] in _OWN_SPANS or not is_user(frame.f_code.co_filename):
             return
-        place = (frame.f_code, frame.f_lasti, session.index)
+        # Batches whose gradients are accumulated are no loop: each has its backward pass.
+        place = (frame.f_code, frame.f_lasti, session.index, session.cpu.get("backward_wall"))
         self._given[place] += 1
         if self._given[place] >= LOOP:
             row = session.row("loops", site=loop_line(session, frame))

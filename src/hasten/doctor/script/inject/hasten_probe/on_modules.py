@@ -213,8 +213,14 @@ def hooks_off(session: Session) -> Iterator[None]:
                     hooked[key] = (module, register(session, module))
 
 
+def _counts(session: Session, module: Any) -> bool:
+    """Not where a backward pass runs it again, as `torch.utils.checkpoint` does."""
+    counts = not is_compiling() and session.live() and id(module) in session.hooked
+    return counts and "backward" not in session.line.stack
+
+
 def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if is_compiling() or not session.live() or id(module) not in session.hooked:
+    if not _counts(session, module):
         return
     session.depth += 1
     if session.depth > 1:
@@ -232,9 +238,7 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _after(session: Session, module: Any, result: Any = None) -> None:
-    if is_compiling() or not session.live() or session.depth == 0:
-        return
-    if id(module) not in session.hooked:
+    if not _counts(session, module) or session.depth == 0:
         return
     session.depth -= 1
     if session.depth == 0:
@@ -249,14 +253,23 @@ def _after(session: Session, module: Any, result: Any = None) -> None:
 
 
 def _is_repeated(session: Session, module: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the module had the very same input before, in this step or the last one, which keep theirs alive."""
+    """Whether the module had the very same input before, in this step or the last one, which keep theirs alive.
+
+    Not by other weights within a step, as in an optimizer's closure.
+    """
     inputs = [each for each in args if isinstance(each, torch.Tensor)]
     if any(each.is_inference() for each in inputs):  # they count no versions
         return False
-    key = (id(module), *((id(each), each._version) for each in inputs))
-    repeated = bool(inputs) and any(key in seen for seen in session.inputs)
-    session.inputs[-1][key] = inputs
+    key, version = (id(module), *((id(each), each._version) for each in inputs)), _version(module)
+    last, this = session.inputs
+    repeated = bool(inputs) and (key in last or (key in this and this[key][1] == version))
+    this[key] = inputs, version
     return repeated
+
+
+def _version(module: Any) -> int:
+    """A number that grows as soon as a weight changes."""
+    return sum(parameter._version for parameter in module.parameters() if parameter.requires_grad)
 
 
 def _note_validated(session: Session, validation: dict[str, Any], result: Any) -> None:
@@ -271,13 +284,12 @@ def _note_validated(session: Session, validation: dict[str, Any], result: Any) -
 def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     detached = tuple(_detached(each) for each in args), {name: _detached(each) for name, each in kwargs.items()}
     session.last_batches[id(module)] = detached
-    for each in (*args, *kwargs.values()):
-        if isinstance(each, torch.Tensor):
-            if each.requires_grad and each.is_leaf:
-                session.called("input_gradient", nearest())
-            if type(each) not in (torch.Tensor, torch.nn.Parameter):
-                session.subclass = f"{type(each).__module__}.{type(each).__qualname__}"
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+    for each in tensors:
+        if each.requires_grad and each.is_leaf:
+            session.called("input_gradient", nearest())
+        if type(each) not in (torch.Tensor, torch.nn.Parameter):
+            session.subclass = f"{type(each).__module__}.{type(each).__qualname__}"
     if not tensors:
         return
     device = tensors[0].device.type

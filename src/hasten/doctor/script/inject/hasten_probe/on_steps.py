@@ -245,18 +245,14 @@ def again(session: Session) -> None:
 
 
 def _close(session: Session, why: str, experiments: bool) -> None:
-    _end_threads(session)
+    # While the interpreter runs: a thread that frees a tensor of the script during its shutdown aborts it.
+    session.timer.cancel()
+    for thread in (session.timer, session.sampler):
+        thread.join()
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
     write(session, why, experiments=_experiments(session))
-
-
-def _end_threads(session: Session) -> None:
-    """End them while the interpreter runs: one that frees a tensor of the script during its shutdown aborts it."""
-    session.timer.cancel()
-    for thread in (session.timer, session.sampler):
-        thread.join()
 
 
 def _experiments(session: Session) -> dict[str, Any]:

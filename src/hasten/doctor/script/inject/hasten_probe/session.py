@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from .exp_time import usable_cores
-
 TABLES = ("reads", "calls", "lines", "sent", "loops")
 """What the record has as a list of rows, each for a line of the script."""
 # Either is known to TorchDynamo, which takes it for True; torch 2.1 has the second one only.
@@ -80,7 +78,8 @@ class Session:
         self.deadline: float = request["start"] + request["seconds"]
         self.budget_s: float = request["budget"]
         self.assume_cuda: bool = request["cuda"]
-        self.cores = usable_cores(request["cores"])
+        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else request["cores"]
+        self.cores: int = min(request["cores"], allowed)
         self.begin()
 
     def begin(self) -> None:
@@ -98,15 +97,15 @@ class Session:
         self.ender: int | None = None
         self.steps: list[dict[str, Any]] = []
         self.last_loader: int | None = None
-        self.taken = False
-        """Whether a loader gave a batch since the last step."""
+        self.taken = False  # whether a loader gave a batch since the last step
+        self.batches = 0
         self.all_loaders: list[dict[str, Any]] = []
         self.loader_facts: dict[int, dict[str, Any]] = {}  # by the identity of a loader
         self.loaders: list[tuple[Any, Site]] = []
         self.optimizers: list[tuple[Any, Site]] = []
         self.roots: list[tuple[Any, Site]] = []
         self.last_batches: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self.inputs: list[dict[tuple[Any, ...], list[Any]]] = [{}, {}]  # of the networks, in the last step and in this
+        self.inputs: list[dict[tuple[Any, ...], Any]] = [{}, {}]  # of the networks, in the last step and in this
         self.repeated_at = 0.0
         self.depth = 0
         self.shapes: dict[str, int] = {}
@@ -118,8 +117,7 @@ class Session:
         self.modes: dict[str, dict[str, Any]] = {}
         self.mode_sites: dict[str, Site] = {}
         self.loss: Any = None
-        self.losses: list[Any] = []
-        """Tensors of the scalar on which each step went backward, read at the end."""
+        self.losses: list[Any] = []  # of each step, tensors that are read at the end
         self.saves: list[dict[str, Any]] = []
         self.copies: dict[str, Any] = {"count": 0, "pinned": 0, "seconds": 0.0}
         self.validations: list[dict[str, Any]] = []
@@ -129,14 +127,12 @@ class Session:
         self.candidates: list[Any] = []
         self.hooked: dict[int, tuple[Any, list[Any]]] = {}
         self.outermost: set[int] = set()
-        self.strangers: dict[int, tuple[Any, list[Any]]] = {}
-        """Modules with weights that no optimizer takes."""
+        self.strangers: dict[int, tuple[Any, list[Any]]] = {}  # modules with weights that no optimizer takes
         self.syncing = False
         self.uses: dict[str, Any] = {}
         self.loop_code: Any = None
         self.batch: set[int] = set()
-        self.maps_read = False
-        """Whether the host read a map, maybe a score's, since it had this batch."""
+        self.maps_read = False  # whether the host read a map, maybe a score's, since it had this batch
         self.batch_refs: list[Any] = []
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
@@ -147,20 +143,13 @@ class Session:
         self.load: dict[str, Any] = {}
         self.sampler: Any = None
         self.timer: Any = None
-        self.limited = False
-        """Whether Lightning's passes are short ones."""
-        self.engines: list[Any] = []
-        """Engines of ignite that run now; the innermost is last."""
-        self.rounds = 0
-        """Passes that ended early."""
-        self.round_from = self.steps_wanted // 2
-        """The step from which the next one may."""
-        self.round_share = 1.0
-        """Share of its pass for which what happens in this step, beside the step itself, counts."""
-        self.round_late = 1.0
-        """Share of the next step."""
-        self.added_s = 0.0
-        """Seconds of this step that were not waited for, as its validation ended early."""
+        self.limited = False  # whether Lightning's passes are short ones
+        self.engines: list[Any] = []  # of ignite, that run now; the innermost is last
+        self.rounds = 0  # passes that ended early
+        self.round_from = self.steps_wanted // 2  # the step from which the next one may
+        # Share of its pass for which what happens in this step, beside the step itself, counts; and that of the next.
+        self.round_share = self.round_late = 1.0
+        self.added_s = 0.0  # seconds of this step that were not waited for, as its validation ended early
         self.written: set[str] = set()
 
     def begin_forked(self) -> None:
@@ -226,14 +215,24 @@ class Session:
             self.line.mark()
             self.line.over = "validation"
             validation = {"step": self.index, "site": site, "at": time.perf_counter()}
+            validation["batches"] = self.batches if self.taken else -1
             self.validating = {**validation, "passes": 0, "graphs": 0, "trained_on": 0}
 
     def leave_validation(self) -> None:
-        if self.validating is not None:
-            self.line.mark()
-            self.line.over = ""
-            validation, self.validating = self.validating, None
-            validation["seconds"] = time.perf_counter() - validation.pop("at")
+        """What took no batch but the training step's own, such as for pseudo-labels, was a part of that step."""
+        if self.validating is None:
+            return
+        self.line.mark()
+        self.line.over = ""
+        validation, self.validating = self.validating, None
+        validation["seconds"] = seconds = time.perf_counter() - validation.pop("at")
+        facts, batches = self.loader_facts.get(self.last_loader or -1), validation.pop("batches")
+        if facts is not None and facts["training"] and batches == self.batches:
+            parts = self.line.parts
+            seconds = min(seconds, parts.get("validation", 0.0))
+            parts["validation"] = parts.get("validation", 0.0) - seconds
+            parts["forward"] = parts.get("forward", 0.0) + seconds
+        else:
             self.validations.append(validation)
 
     def goes_backward(self) -> None:
