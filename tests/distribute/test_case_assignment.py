@@ -139,6 +139,7 @@ def test_a_rank_keeps_its_own_cases_in_memory(
     assert arena.pages is None or arena.pages.cases.isdisjoint(arena.index(own)) == (home != "file")
     if home in ("device", "auto"):
         monkeypatch.setattr(homes, "_device_budget", lambda config, device: sum(sizes))
+        monkeypatch.setattr(homes, "holds_cases", lambda device: True)
         there = read_from(cases, cache(folder, home=home), "meta")(own)
         assert there.ids == own
         assert there.num_bytes == sum(sizes)

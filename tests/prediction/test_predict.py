@@ -278,7 +278,7 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
 
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "holds NaN or infinite values in 1 weight": lambda content: next(iter(content["weights"].values())).fill_(np.nan),
-    "its weights is a Tensor": lambda content: content.update(weights=torch.zeros(3)),
+    "its weights: Input should be a valid dictionary": lambda content: content.update(weights=torch.zeros(3)),
     "leaves infer.patch open": lambda content: content["config"]["infer"].update(patch=None),
     "network.name: must be": lambda content: content["config"]["network"].update(name="transformer"),
 }
