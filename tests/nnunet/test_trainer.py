@@ -50,9 +50,11 @@ if __name__ == "__main__":
     trainer.device, trainer.grad_scaler = torch.device("cpu"), None
     trainer.run_training()
     weights = torch.cat([weight.detach().flatten() for weight in trainer.network.parameters()])
-    print("batch", float(trainer.dataloader_val.program(0)["image"].sum()))
+    print("batch", float(next(trainer.dataloader_val)["data"].sum()))
     print("weights", weights.double().norm().item(), bool(weights.isfinite().all()))
 """
+ANY_LAYER = "import torch\n\n\ndef __getattr__(name):\n    return type(name, (torch.nn.Module,), {})\n"
+"""timm's modules, where it isn't installed: nnU-Net imports all its trainers, also those of networks that use timm."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,14 @@ def planned(folder: Path, configuration: str, **changes: Any) -> RunPlan:
     (raw / "dataset.json").write_text(json.dumps({**content, "numTraining": 10, "file_ending": ".nii.gz"}))
     (folder / "ext").mkdir()
     (folder / "ext/nnUNetTrainerTiny.py").write_text(TINY)
+    for module in ("timm/layers.py", "timm/models/eva.py"):
+        (folder / module).parent.mkdir(parents=True, exist_ok=True)
+        (folder / module).write_text(ANY_LAYER)
     names = {"raw": "nnUNet_raw", "pre": "nnUNet_preprocessed", "results": "nnUNet_results", "ext": "nnUNet_extTrainer"}
     env = {
         **os.environ, **{name: str(folder / each) for each, name in names.items()}, "nnUNet_n_proc_DA": "1",
         "nnUNet_def_n_proc": "1", "nnUNet_compile": "f",
-        "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path, str(folder)]),
     }  # fmt: skip
     made = RunPlan(folder, configuration, env)
     planning = ("experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
