@@ -140,11 +140,13 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._lines = TrainLog(self._record, self._spent_now)
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)
+            # Lightning starts the other ranks once the first is set up: their samples have its clock.
+            later_s = trainer.strategy.broadcast(self.time_s()) - self.time_s()
             self._monitor = Monitor(
                 self.out,
                 every=self.monitor_every,
                 steps=lambda: self._step,
-                age_s=self.time_s,
+                age_s=lambda: self.time_s() + later_s,
                 rank=trainer.global_rank,
                 world_size=trainer.world_size,
                 gpus=uuids(device),

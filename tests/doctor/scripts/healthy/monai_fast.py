@@ -1,16 +1,17 @@
 # expects: nothing
 import torch
-from monai.data import CacheDataset, ThreadDataLoader
+from monai.data import CacheDataset, ThreadDataLoader, set_track_meta
 from monai.losses import DiceCELoss
 from monai.networks.nets import UNet
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandSpatialCropd
 
 torch.manual_seed(0)
+set_track_meta(False)
 torch.backends.cudnn.benchmark = True
 cases = [{"image": torch.rand(1, 48, 48, 48), "label": (torch.rand(1, 48, 48, 48) > 0.5).float()} for _ in range(8)]
 transforms = Compose(
     [
-        EnsureTyped(keys=["image", "label"], device="cpu", track_meta=False),
+        EnsureTyped(keys=["image", "label"], device="cpu"),
         RandSpatialCropd(keys=["image", "label"], roi_size=(32, 32, 32), random_size=False),
         RandFlipd(keys=["image", "label"], prob=0.5, spatial_axis=0),
     ]

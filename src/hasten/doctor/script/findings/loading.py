@@ -118,7 +118,8 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     loaders, step = record.training_loaders, step_of(record)
     if not loaders or record.step_s <= 0 or (record.experiments.get("items") or {}).get("kind") == "whole":
         return []
-    work_s, evidence = _work(record, loaders[0])
+    restarted = any(one.name == _RESTARTED.name for one in findings)
+    work_s, evidence = _work(record, loaders[0], restarted)
     tried = record.experiments.get("workers") or {}
     cores = max(1, int(tried.get("cores") or record.raw.get("cores") or 1) // record.world)
     workers = int(loaders[0]["num_workers"])
@@ -143,10 +144,11 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     return [record.finding(_HEAVY_ITEMS, site, evidence=evidence, cost_s=cost, part="wait", level=level)]
 
 
-def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:
+def _work(record: ProcessRecord, loader: dict[str, Any], restarted: bool) -> tuple[float, str]:
     """Processor seconds that the items of a batch cost, and in words what it is known from.
 
-    That is what was seen of the loader in this process, or else the experiment, or its workers' processor time.
+    That is what was seen of the loader in this process, or else the experiment, or its workers' processor time; not
+    where they are restarted, which takes most of it.
     """
     tried = record.experiments.get("workers") or {}
     alone, fetches = tried.get("seconds") or {}, loader.get("fetches")
@@ -157,5 +159,5 @@ def _work(record: ProcessRecord, loader: dict[str, Any]) -> tuple[float, str]:
     if alone.get("0"):
         work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
         return work_s, f"a batch takes {ms(max(alone.values()))} to make"
-    work_s = float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
+    work_s = 0.0 if restarted else float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
     return work_s, f"the workers compute {ms(work_s)} a step"
