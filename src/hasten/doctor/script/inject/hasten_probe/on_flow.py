@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,8 @@ class Flow(dispatch.TorchDispatchMode):
         self._current: frozenset[int] = frozenset()
         self._lost = False
         self._given: collections.Counter[tuple[Any, ...]] = collections.Counter()
+        # torch warns of the hooks in each call of a compiled network, in the script's own output.
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
         self._handles = [
             hooks.register_module_forward_pre_hook(lambda module, args: self._enter(module)),
             hooks.register_module_forward_hook(lambda module, args, result: self._leave(module)),
