@@ -92,13 +92,9 @@ def test_a_device_that_is_not_there_is_an_error(
         pick_device(name)
 
 
-def with_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(torch.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
-
-
-def test_mps_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    with_mps(monkeypatch)
     monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     assert pick_device("mps") == MPS
     assert pick_device("auto") == torch.device("cpu")
@@ -108,13 +104,7 @@ def test_mps_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, cap
         pick_device("mps:1")
     with pytest.raises(ValueError, match="several processes can't share a step there"):
         pick_device("mps", World(rank=0, size=2, local_rank=0, local_size=2))
-
-
-def test_operations_that_mps_lacks_are_told_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with_mps(monkeypatch)
-    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK")
     pick_device("mps")
     assert caplog.messages == [
         "mps: what torch lacks there is an error; set PYTORCH_ENABLE_MPS_FALLBACK=1 before torch is imported"

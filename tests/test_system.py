@@ -35,6 +35,7 @@ GUARDED = {
     "doctor/script/launch.py": "groups and sessions, besides psutil's descendants",
     "doctor/script/inject/hasten_probe/__init__.py": "forked workers, where there are any",
     "doctor/script/inject/hasten_probe/exp_time.py": "a stranger's environment, without psutil",
+    "doctor/script/inject/hasten_probe/session.py": "the same",
     "observe/clock.py": "psutil's time, where the kernel's can't be had",
     "observe/cores.py": "the cores of a process",
 }

@@ -20,7 +20,7 @@ MINORS = (9, 10, 11, 12, 13)
 # What the probe uses of the standard library. A module that Python 3.9 lacks must not come in.
 _NAMES = """
 __future__ atexit collections contextlib copy dis functools gc importlib itertools json multiprocessing os pathlib
-random site statistics sys sysconfig threading time typing weakref
+random site statistics sys sysconfig threading time typing warnings weakref
 """
 LIBRARY = frozenset(_NAMES.split())
 # As much of torch as the watching needs: optimizers that call their hooks, and any other name as an empty class.
