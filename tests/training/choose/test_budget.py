@@ -91,7 +91,7 @@ def test_the_planned_network_where_wider_ones_get_too_few_steps(source: Path, mo
 def test_a_cheaper_network_where_time_is_short(source: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     usual = plan_run(config_of(source)).config.network
     name = [f"network.name={usual.name}"] if named else []
-    planned, scale = scaled(monkeypatch, source, *name, seconds=1 / usual.channels[0])
+    planned, scale = scaled(monkeypatch, source, *name, seconds=2 / usual.channels[0])
     assert scale.steps < LEAST_STEPS
     assert planned.config.network.name == (usual.name if named else "unet")
     assert planned.decisions["network.name"].value == planned.config.network.name
@@ -101,16 +101,16 @@ def test_a_cheaper_network_where_time_is_short(source: Path, monkeypatch: pytest
         assert planned.decisions.keys() == alone.decisions.keys()
 
 
-@pytest.mark.parametrize(("fast", "operations"), [(1.1, 0.3), (0.7, 0.3), (0.7, 1.2)])
+@pytest.mark.parametrize(("fast", "operations"), [(1.1, 0.6), (0.7, 0.3), (0.7, 1.2)])
 def test_a_network_that_makes_too_few_steps_more_is_not_taken(
     source: Path, monkeypatch: pytest.MonkeyPatch, fast: float, operations: float
 ) -> None:
     """Slower steps, though there are fewer operations in them; hardly faster ones."""
     usual = plan_run(config_of(source)).config.network
-    planned, scale = scaled(monkeypatch, source, seconds=0.3 / usual.channels[0], fast=fast, operations=operations)
+    planned, scale = scaled(monkeypatch, source, seconds=0.6 / usual.channels[0], fast=fast, operations=operations)
     assert planned.config.network == usual
     assert scale.steps < LEAST_STEPS
-    assert f"{usual.name}, {usual.channels[0]} channels: {scale.steps} steps of 0.3 s" in scale.reason
+    assert f"{usual.name}, {usual.channels[0]} channels: {scale.steps} steps of 0.6 s" in scale.reason
 
 
 def test_a_network_is_not_timed_where_that_would_take_too_long(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ from hasten.training.plan import RunPlan, augmentation_of, network_size, plan_ru
 log = logging.getLogger(__name__)
 
 FAST = "unet"
-LEAST_STEPS = 400
-"""Fewest steps of the planned network; below, `FAST` may be used (docs/engine.md)."""
+LEAST_STEPS = 200
+"""Fewest steps of the planned network; below, `FAST` may be used (docs/any-data.md)."""
 FASTER = 2.0
 """Times the planned network's steps that `FAST` has to make, to be used: in as many it reaches a lower Dice."""
 WIDTHS = (1.5, 2.0, 3.0)
