@@ -190,9 +190,10 @@ def use(image: Image, folder: Path, user: int, dataset: Path, budget: str) -> No
         assert [words[0]] == json.loads(image.settings["ENTRYPOINT"]), line
         with timed(f"user {user}: {shlex.join(words)}"):
             root.run(words, variables, user=user, at=image.settings["WORKDIR"], network=False)
-    masks = [each.name for each in (state / "work/masks").iterdir()]
+    out = state / "work" / "masks"
+    masks = [each.name for each in out.iterdir()]
     if not set(images) <= set(masks):
-        raise ValueError(f"{state}/work/masks: holds {masks}, and not a label map for each of {images}")
+        raise ValueError(f"{out}: holds {masks}, and not a label map for each of {images}")
     compiled = [str(each) for each in (state / "cache").glob("kernels/cpu-*")]
     if compiled:
         raise ValueError(f"{', '.join(compiled)}: was compiled by a run, though the image holds these functions")

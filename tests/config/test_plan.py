@@ -77,7 +77,7 @@ MULTI = fingerprint((155, 240, 240), channels=("FLAIR", "T1w", "t1gd", "T2w"), m
 def plan(
     data: Fingerprint, config: RunConfig | None = None, *, cuda: bool = False
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    return decide_settings(data, config or RunConfig(), num_train=len(data.shapes), cuda=cuda)
+    return decide_settings(data, config or RunConfig(), num_train=len(data.shapes), accelerator=cuda)
 
 
 def network(**settings: Any) -> RunConfig:

@@ -37,14 +37,14 @@ _OWN = "not used: network.name is of the user's own code"
 
 
 def decide_settings(
-    fingerprint: Fingerprint, config: RunConfig, *, num_train: int, cuda: bool
+    fingerprint: Fingerprint, config: RunConfig, *, num_train: int, accelerator: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The configuration with every field that data can decide filled in, and the decisions by dotted name.
 
     What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is. Raises
     ValueError for windows that are not those of the windowed channels.
     """
-    plan = Plan(fingerprint, config, num_train, GPU if cuda else CPU)
+    plan = Plan(fingerprint, config, num_train, GPU if accelerator else CPU)
     for name, decide in _DECISIONS:
         plan.settle(name, decide)
     plan.merge_channels()
@@ -52,7 +52,7 @@ def decide_settings(
 
 
 def with_network(
-    planned: PlannedRun, decisions: dict[str, Decision], name: str, fingerprint: Fingerprint, *, cuda: bool
+    planned: PlannedRun, decisions: dict[str, Decision], name: str, fingerprint: Fingerprint, *, accelerator: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The plan with another built-in network; every decision about the network is repeated."""
     about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
@@ -60,7 +60,7 @@ def with_network(
     still_open = {field.removeprefix("network."): None for field in decided}
     network = {**fields_of(planned.network), **still_open, "name": name}
     config = RunConfig(**{**fields_of(planned), "network": NetworkConfig(**network)})
-    plan = Plan(fingerprint, config, len(fingerprint.shapes), GPU if cuda else CPU)
+    plan = Plan(fingerprint, config, len(fingerprint.shapes), GPU if accelerator else CPU)
     plan.decisions = {field: decision for field, decision in decisions.items() if field not in decided}
     for field, decide in about:
         plan.settle(field, decide)

@@ -162,7 +162,8 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     num_outputs = len(case_set.regions or case_set.labels)
-    full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=kind_of(device).accelerator)
+    accelerator = kind_of(device).accelerator
+    full, decisions = decide_settings(fingerprint, config, num_train=len(train), accelerator=accelerator)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     ranks = world.size if world is not None else 1
     _raise(memory_mistakes(full, fingerprint, num_outputs=num_outputs, device=device, num_ranks=ranks))

@@ -87,7 +87,7 @@ def planned(
         network=NetworkConfig(name="unet", channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
         train=TrainConfig(**train),
     )
-    config, decisions = decide_settings(fingerprint, config, num_train=2, cuda=False)
+    config, decisions = decide_settings(fingerprint, config, num_train=2, accelerator=False)
     return RunPlan(
         config=config,
         decisions=decisions,

@@ -201,8 +201,8 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
     if is_own(config.network):
         return None
     if name != config.network.name:
-        cuda = kind_of(planned.device).accelerator
-        config, decisions = with_network(config, decisions, name, planned.fingerprint, cuda=cuda)
+        accelerator = kind_of(planned.device).accelerator
+        config, decisions = with_network(config, decisions, name, planned.fingerprint, accelerator=accelerator)
     channels = tuple(round(width * each) for each in config.network.channels)
     config = with_settings(config, "network", channels=channels)
     decisions = {**decisions, "network.channels": dataclasses.replace(decisions["network.channels"], value=channels)}
