@@ -19,18 +19,12 @@ from hasten.lightning import HastenCallback, HastenDataModule
 from hasten.observe.rundir import read_jsonl
 from hasten.report.read import read_run
 from tests.lightning.parts import TINY, Small, phantoms, trainer
+from tests.lightning.test_data import _own_cache  # noqa: F401
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return phantoms(tmp_path_factory.mktemp("data") / "phantoms", num_cases=5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HASTEN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def fit(data: Path, out: Path, *, ckpt_path: str | None = None, **options: Any) -> pl.Trainer:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hasten.observe.compare import compare, judge
 
 
-class FakeMeter:
-    def __init__(self, others: float = 0.0) -> None:
-        self.value = others
-
-    def others(self) -> float:
-        return self.value
+def meter(others: float = 0.0) -> Any:
+    return SimpleNamespace(others=lambda: others)
 
 
 def arms(**series):
@@ -24,7 +22,7 @@ def arms(**series):
 
 
 def test_a_clear_gain_stops_after_the_least_rounds():
-    comparison = compare(arms(old=[2.0, 2.1], new=[1.0, 1.05]), base="old", meter=FakeMeter())
+    comparison = compare(arms(old=[2.0, 2.1], new=[1.0, 1.05]), base="old", meter=meter())
     assert comparison.arms["new"].verdict == "faster"
     assert 1.8 < comparison.arms["new"].low <= comparison.arms["new"].gain <= comparison.arms["new"].high < 2.2
     assert len(comparison.seconds["old"]) == 6
@@ -32,25 +30,25 @@ def test_a_clear_gain_stops_after_the_least_rounds():
 
 def test_where_the_best_is_wanted_no_round_is_spent_on_the_others():
     series = {"old": [1.0], "noisy": [0.7, 1.3, 0.9], "new": [0.5]}
-    each = compare(arms(**series), base="old", meter=FakeMeter())
-    best = compare(arms(**series), base="old", meter=FakeMeter(), best_only=True)
+    each = compare(arms(**series), base="old", meter=meter())
+    best = compare(arms(**series), base="old", meter=meter(), best_only=True)
     assert (len(each.seconds["old"]), len(best.seconds["old"])) == (24, 6)
     assert best.arms["new"].verdict == "faster"
     close = {**series, "new": [0.8, 0.6]}
-    assert len(compare(arms(**close), base="old", meter=FakeMeter(), best_only=True).seconds["old"]) == 24
+    assert len(compare(arms(**close), base="old", meter=meter(), best_only=True).seconds["old"]) == 24
 
 
 def test_noise_is_not_a_gain():
     draw = random.Random(0)
     noisy = {name: (lambda: draw.choice([1.0, 3.0, 9.0])) for name in ("old", "new")}
-    comparison = compare(noisy, base="old", meter=FakeMeter())
+    comparison = compare(noisy, base="old", meter=meter())
     assert comparison.arms["new"].verdict == "unclear"
     assert "spread too much" in comparison.arms["new"].why
     assert len(comparison.seconds["old"]) == 24
 
 
 def test_a_busy_machine_gives_no_verdict_however_clear_the_times():
-    comparison = compare(arms(old=[9.0], new=[1.0]), base="old", meter=FakeMeter(1.0))
+    comparison = compare(arms(old=[9.0], new=[1.0]), base="old", meter=meter(1.0))
     assert comparison.busy
     assert comparison.arms["new"].verdict == "unclear"
     assert "other programs used 1.0 cores" in comparison.arms["new"].why
@@ -62,7 +60,7 @@ def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
     def arm(name):
         return lambda: called.append(name) or 1.0
 
-    comparison = compare({"a": arm("a"), "b": arm("b")}, base="a", meter=FakeMeter(), rounds=(3, 3))
+    comparison = compare({"a": arm("a"), "b": arm("b")}, base="a", meter=meter(), rounds=(3, 3))
     assert called == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert len(comparison.seconds["a"]) == 3
 
@@ -74,7 +72,7 @@ def test_a_gain_is_that_of_the_times_that_are_shown():
     assert gain == pytest.approx(0.801 / 0.801)
     assert low <= gain <= high
     assert verdict == "unclear"
-    compared = compare(arms(old=base, new=arm), base="old", rounds=(6, 6), meter=FakeMeter())
+    compared = compare(arms(old=base, new=arm), base="old", rounds=(6, 6), meter=meter())
     assert compared.arms["new"].gain == compared.median("old") / compared.median("new")
 
 

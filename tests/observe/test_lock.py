@@ -10,10 +10,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hasten.cache.publish import building
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK, RUN_YAML
 
@@ -132,12 +135,14 @@ def test_the_folder_is_free_after_any_end(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["kept"]
 
 
-def test_a_forked_child_releases_nothing(tmp_path: Path) -> None:
-    with run_lock(tmp_path, resume=False):
+@pytest.mark.parametrize("held", [partial(run_lock, resume=False), lambda path: building(path / "cases", bool)])
+def test_a_forked_child_releases_and_publishes_nothing(tmp_path: Path, held: Any) -> None:
+    with held(tmp_path):
+        before = sorted(tmp_path.iterdir())
         child = os.fork()
         if child != 0:
             os.waitpid(child, 0)
-            assert (tmp_path / LOCK).exists()
+            assert sorted(tmp_path.iterdir()) == before != []
     if child == 0:
         os._exit(0)
 

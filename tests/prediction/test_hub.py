@@ -18,6 +18,7 @@ from hasten.checkpoint.file import read_checkpoint, write_checkpoint
 from hasten.checkpoint.shared import HASHED, SUMS
 from hasten.checkpoint.weights import read_model
 from hasten.cli.main import app
+from hasten.observe.env import installed_version
 from hasten.prediction.export import export_weights
 from hasten.prediction.hub import public_content
 from hasten.prediction.postprocess import Cleaning, write_cleanings
@@ -105,7 +106,7 @@ def test_what_the_card_says(run: Path, shared: Path) -> None:
     assert "median 1.5 x 1.2 x 1.0" in text
     assert "hasten predict hf://OWNER/NAME" in text
     assert "time limit" not in text
-    assert f"torch {torch.__version__}" in text
+    assert f"torch {installed_version('torch')}" in text
     assert all(f"- {doubt}\n" in text for doubt in summary["doubts"])
     validation = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     for name, value in validation["dice_per_class"].items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from hasten.checkpoint.custom_network import with_code
 from hasten.checkpoint.file import write_checkpoint
+from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
 from hasten.prediction.export import export_weights
@@ -214,6 +217,18 @@ def test_a_run_starts_from_a_shared_folder_as_from_the_run(
     (shared / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(ValueError, match=r"model\.safetensors: was changed since it was exported"):
         plan_run(make(f"network.weights={shared}"))
+
+
+def test_a_run_goes_on_without_what_it_started_from(
+    folder: Path, make: Callable[..., RunConfig], first: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "fourth"
+    hub = Hub({"model.safetensors": save(checkpoint(first, "best")["weights"])})
+    with serving(hub, folder / "lost", monkeypatch):
+        train(make("network.norm=batch", f"network.weights=hf://{REPOSITORY}", "train.steps=2"), out)
+    shutil.rmtree(folder / "lost")  # and there is no network any more
+    summary = train(load_run(out / RUN_YAML, ["train.steps=3"]), out, resume=True)
+    assert summary["position"] == 3
 
 
 def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 import hasten
 from hasten.config.schema import RunConfig
 from hasten.nets.cpu import library as module
+from hasten.observe import env
 from hasten.observe.env import cxx_compiler
 from hasten.training.run import train
 
@@ -73,7 +75,7 @@ def test_an_image_s_functions_are_used_whatever_the_cache_is(
     monkeypatch.setenv("HASTEN_KERNELS", str(image))
     (tmp_path / "cache").rmdir()
     (tmp_path / "cache").touch()  # nothing can be written there
-    monkeypatch.setattr(module, "required_cxx_compiler", lambda: pytest.fail("is not needed"))
+    monkeypatch.setattr(module, "cxx_compiler", lambda: pytest.fail("is not needed"))
     assert hasten.warm() == [image / path.name for path in files]
     assert count(calls) == made
 
@@ -87,8 +89,15 @@ def test_without_a_folder_or_a_compiler_it_says_what_to_do(
     assert count(calls) == 0
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="install"):
-        hasten.warm()
+    for system, remedy in {"linux": "apt-get install g[+][+]", "darwin": "xcode-select --install"}.items():
+        monkeypatch.setattr(env, "sys", SimpleNamespace(platform=system))
+        with pytest.raises(ValueError, match=f"there is no C[+][+] compiler .*: {remedy}"):
+            hasten.warm()
+
+
+def test_windows_has_nothing_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "sys", SimpleNamespace(platform="win32"))
+    assert hasten.warm() == []
 
 
 def test_a_run_in_a_read_only_folder_says_so_once(tmp_path: Path) -> None:

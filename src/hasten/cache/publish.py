@@ -40,7 +40,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    partial, lock = folder.with_name(f".{folder.name}.partial"), lock_of(folder)
+    partial, lock, owner = folder.with_name(f".{folder.name}.partial"), lock_of(folder), os.getpid()
     try:
         handle = _lock(lock, is_complete)
     except OSError as error:
@@ -56,17 +56,15 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         for leftover in partial.iterdir():
             leftover.unlink()
         yield partial
-        sync_folder(partial)
-        if is_complete():
-            shutil.rmtree(partial)
-        else:
-            partial.rename(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        if os.getpid() == owner:  # a child that was forked meanwhile owns nothing
+            sync_folder(partial)
+            if not is_complete():
+                partial.rename(folder)
+            sync_folder(folder.parent)
     finally:
-        remove_lock(lock, handle)
+        if os.getpid() == owner:
+            shutil.rmtree(partial, ignore_errors=True)
+            remove_lock(lock, handle)
 
 
 def lock_of(folder: Path) -> Path:

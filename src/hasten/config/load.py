@@ -137,10 +137,12 @@ def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: 
     """`config` with every file absolute. folder: base of a relative (section, field); default the current folder."""
     for key in _PATHS:
         section, name = map(str, key)
-        absolute = absolute_code if key in _CODE else _absolute
-        value = getattr(getattr(config, section, None), name, None)
-        if value:
-            config = with_settings(config, section, **{name: absolute(value, folder(key))})
+        if value := getattr(getattr(config, section, None), name, None):
+            if key in _CODE:
+                value = absolute_code(value, folder(key))
+            elif not is_url(value):
+                value = str(Path.cwd() / folder(key) / expanded(value))
+            config = with_settings(config, section, **{name: value})
     return config
 
 
@@ -174,10 +176,6 @@ def dump_run(config: Any) -> str:
 
     Dumper.add_representer(list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, True))
     return str(yaml.dump(to_dict(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120))
-
-
-def _absolute(text: str, folder: Path) -> str:
-    return text if is_url(text) else str(Path.cwd() / folder / expanded(text))
 
 
 def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:

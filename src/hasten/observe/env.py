@@ -24,7 +24,10 @@ _VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|PY
 """Environment variables that decide how a run goes."""
 _FACTORS = ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
 """Packages that decide how a run goes."""
-_COMPILERS = {"darwin": "clang++", "win32": "cl"}
+_COMPILERS = {
+    "darwin": ("clang++", "xcode-select --install"),
+    "win32": ("cl", "install Microsoft's C++ build tools, and work in their developer command prompt"),
+}
 
 
 def environment() -> dict[str, Any]:
@@ -123,17 +126,14 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def usual_compiler() -> tuple[str, str]:
+    """Name of the C++ compiler that torch.compile calls here unless CXX names one, and how to get it."""
+    return _COMPILERS.get(sys.platform, ("g++", "apt-get install g++ or conda install cxx-compiler"))
+
+
 def cxx_compiler() -> str | None:
     """Path of the C++ compiler that torch.compile calls, None if it is not installed."""
-    return shutil.which(os.environ.get("CXX", _COMPILERS.get(sys.platform, "g++")))
-
-
-def required_cxx_compiler() -> str:
-    """`cxx_compiler`. Raises OSError where there is none."""
-    compiler = cxx_compiler()
-    if compiler is None:
-        raise OSError("there is no C++ compiler (g++, on macOS clang++, on Windows cl, or the one that CXX names)")
-    return compiler
+    return shutil.which(os.environ.get("CXX", usual_compiler()[0]))
 
 
 def _first_line(*command: str) -> str | None:

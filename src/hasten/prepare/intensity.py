@@ -79,11 +79,6 @@ def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling) -> None:
                 target[place] = slab
 
 
-def zscore_scale(mean: float, std: float) -> float:
-    """The factor for differences from the mean; 0 for an image that is constant up to rounding."""
-    return 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
-
-
 def _write_zscore(slabs: Slabs, target: torch.Tensor) -> None:
     # A target whose dtype can hold the unscaled values also buffers them until the mean is known.
     values = target if target.dtype == torch.float32 else torch.empty(target.shape, dtype=torch.float32)
@@ -99,7 +94,8 @@ def _write_zscore(slabs: Slabs, target: torch.Tensor) -> None:
         part = values[place].sub_(mean).flatten()
         squares += float(torch.dot(part, part))
     std = (squares / values.numel()) ** 0.5
-    scale = zscore_scale(mean, std)
+    # 0 for an image that is constant up to rounding.
+    scale = 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
     for place in places:
         target[place] = values[place].mul_(scale)
 

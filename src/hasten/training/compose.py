@@ -66,7 +66,7 @@ def prepare_run(
 
     def read_plan() -> RunPlan:
         with local_rank0_first(world, group):
-            planned = plan_run(config, world=world, device=device)
+            planned = plan_run(config, world=world, device=device, begun=begun is not None)
         if begun is not None and world.first:
             require_same_cases(begun, planned.train, planned.validation)
         mistakes = rank_mistakes(planned, strategy)

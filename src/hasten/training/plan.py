@@ -139,11 +139,14 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
     return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
 
 
-def plan_run(config: RunConfig, *, world: World | None = None, device: torch.device | None = None) -> RunPlan:
+def plan_run(
+    config: RunConfig, *, world: World | None = None, device: torch.device | None = None, begun: bool = False
+) -> RunPlan:
     """Read what the source declares, split it, take its fingerprint and make the plan.
 
-    device: what `pick_device` gave for this run, if that is known. `train.fused_kernels` turns Triton on or off from
-    here on. Raises ValueError for anything wrong with the source, the split or the settings.
+    device: what `pick_device` gave, if that is known. begun: the run goes on, so network.weights, maybe gone, is not
+    read. `train.fused_kernels` turns Triton on or off from here on. Raises ValueError for anything wrong with the
+    source, the split or the settings.
     """
     use_triton(config.train.fused_kernels is not False)
     if not config.data.source:
@@ -160,7 +163,9 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
+    if not begun:
+        config = with_network_of_weights(config, case_set.spatial_dims)
+    config, custom = with_custom_network(config, case_set)
     num_outputs = len(case_set.regions or case_set.labels)
     accelerator = kind_of(device).accelerator
     full, decisions = decide_settings(fingerprint, config, num_train=len(train), accelerator=accelerator)

@@ -11,6 +11,7 @@ from hasten.kernels.use import use_triton
 from hasten.nets.cpu.library import libraries
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
+from hasten.observe.env import usual_compiler
 from hasten.runtime.core_follower import cores_followed
 from hasten.runtime.device import current_device, pick_device
 from hasten.training.compose import prepare_run
@@ -23,7 +24,7 @@ def warm(config: RunConfig | None = None) -> list[Path]:
         config: a run to make ready for its first step too; None compiles only what every run on a CPU needs.
 
     Returns:
-        The files of the C++ functions, one for each width of vectors, the widest first.
+        The files of the C++ functions, one for each width of vectors, the widest first; none on Windows.
 
     Raises:
         ValueError: the cache folder can't be written to, there is no C++ compiler or it fails, or the run can't start.
@@ -34,7 +35,8 @@ def warm(config: RunConfig | None = None) -> list[Path]:
     try:
         built = libraries()
     except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"the C++ functions can't be compiled ({last_line(error)}); install or mend g++") from error
+        remedy = f"mend the compiler or get one: {usual_compiler()[1]}"
+        raise ValueError(f"the C++ functions can't be compiled ({last_line(error)}); {remedy}") from error
     if config is not None:
         device = pick_device(config.train.device)
         with current_device(device), all_random_states_kept(device), cores_followed(device):

@@ -11,20 +11,13 @@ import torch
 
 from benchmarks.guide.claim import Budget, apart, judged
 from hasten.observe.compare import Comparison, compare
-
-
-class FakeMeter:
-    def __init__(self, others: float = 0.0) -> None:
-        self.value = others
-
-    def others(self) -> float:
-        return self.value
+from tests.observe.test_compare import meter
 
 
 def compared(others: float = 0.0, rounds: int = 6, **seconds: float) -> Comparison:
     """As if each arm had taken these seconds every time."""
     arms = {name: itertools.repeat(taken).__next__ for name, taken in seconds.items()}
-    return compare(arms, base="old", meter=FakeMeter(others), rounds=(rounds, rounds))
+    return compare(arms, base="old", meter=meter(others), rounds=(rounds, rounds))
 
 
 @pytest.mark.parametrize(

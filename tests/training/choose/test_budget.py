@@ -8,7 +8,6 @@ import torch
 import hasten
 from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
-from hasten.config.schema import RunConfig
 from hasten.phantoms.organs import write_phantoms
 from hasten.training.choose import budget
 from hasten.training.choose.budget import (
@@ -25,6 +24,7 @@ from hasten.training.choose.budget import (
 )
 from hasten.training.plan import RunPlan, plan_run
 from tests.training.choose.test_autotune import limited_to
+from tests.training.test_plan import config_of
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phantoms")
     write_phantoms(folder, num_cases=5, shape=(20, 30, 40), spacing=(2.0, 1.0, 1.0))
     return folder
-
-
-def config_of(source: Path, *overrides: str) -> RunConfig:
-    return load_run(None, [f"data.source={source}", f"cache.dir={source / 'cache'}", "train.device=cpu", *overrides])
 
 
 def scaled(

@@ -19,7 +19,7 @@ from hasten.doctor.environment.threads import check_threads, threads_here
 from hasten.doctor.environment.versions import check_versions, versions_here
 from hasten.doctor.training import pick_device
 from hasten.observe.cpu_load import BUSY, other_cores
-from hasten.observe.env import cxx_compiler, environment
+from hasten.observe.env import cxx_compiler, environment, usual_compiler
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
 
@@ -73,7 +73,7 @@ def examine(*, cache: Path | None = None, echo: Callable[[str], None] | None = N
 def check_compiler(path: str | None) -> Check:
     """path: of the C++ compiler, which torch.compile calls on a CPU."""
     text = path or "none was found; runs are right without it, and some slower"
-    return check("versions", "C++ compiler", text, "" if path else "apt-get install g++ or conda install cxx-compiler")
+    return check("versions", "C++ compiler", text, "" if path else usual_compiler()[1])
 
 
 def check_load(others: float) -> Check:

@@ -20,7 +20,7 @@ from hasten.cache.key import cache_dir
 from hasten.cache.publish import as_value_error, temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.files import expanded, make_writable
-from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
+from hasten.observe.env import cpu_flags, cxx_compiler, driver_version, usual_compiler
 from hasten.system import replace_file
 
 _FOLDER = Path(__file__).parent
@@ -48,7 +48,9 @@ def library() -> Path:
 
 
 def libraries() -> list[Path]:
-    """`library` for all widths of vectors, as an image may be started on another processor than it was built on."""
+    """`library` for all widths of vectors, as an image may be started on another processor; none on Windows."""
+    if sys.platform == "win32":
+        return []
     features: tuple[Sequence[str], ...] = (_AVX512, _AVX2, ()) if cpu_flags().issuperset(_AVX2) else ((),)
     with _LOCK:
         return [_built(_instructions(set(each))) for each in features]
@@ -82,7 +84,9 @@ def _built(instructions: tuple[str, ...]) -> Path:
             return path
     with as_value_error(folder):
         make_writable(folder)
-    compiler, temporary = required_cxx_compiler(), temporary_for(path)
+    compiler, temporary = cxx_compiler(), temporary_for(path)
+    if compiler is None:
+        raise OSError(f"there is no C++ compiler ({usual_compiler()[0]}, or the one that CXX names)")
     try:
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
             compiling = {}

@@ -76,7 +76,9 @@ def view_of(folder: Path, *, now: Callable[[], float] = time.time) -> View:
     lines, _ = read_records(folder / METRICS_JSONL)
     summary, config = _read(folder / SUMMARY_JSON, json.loads), _read(folder / RUN_YAML, load_yaml)
     state, silent_s = _state(folder, summary, recorded, now())
-    ranks = {each.rank: _latest(each.samples) for each in recorded if each.samples}
+    seen = [each for each in recorded if each.samples]
+    # The last sample, or the one of the last three that has a pace.
+    ranks = {each.rank: next((one for one in each.samples[:-4:-1] if one.step_s), each.samples[-1]) for each in seen}
     settings = mapping(config.get("train"))
     last: dict[str, Any] = next((line for line in reversed(lines) if line.get("kind") == "train"), {})
     whole = summary if state == summary.get("status") else {}  # of a run that is over; else the last line's
@@ -138,11 +140,6 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
         return mapping(parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
-
-
-def _latest(samples: Sequence[Sample]) -> Sample:
-    """The last sample, or the one of the last three that has a pace."""
-    return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
 
 
 def _modified_s(path: Path) -> float:
