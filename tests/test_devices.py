@@ -3,10 +3,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,7 +127,8 @@ def test_each_device_is_offered_what_it_has(monkeypatch: pytest.MonkeyPatch) -> 
     there = [str(each) for each in candidates(torch.device("xpu"), TrainConfig())]
     assert there == ["fp32", "fp32 channels-last", "bf16", "bf16 channels-last"]
     # AMD's cards have capabilities of their own numbering: nothing measured on NVIDIA's is taken for granted.
-    monkeypatch.setitem(devices._KINDS, "cuda", replace(devices._CUDA, nvidia=False))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setitem(devices._KINDS, "cuda", runpy.run_path(devices.__file__)["_KINDS"]["cuda"])
     there = [str(each) for each in candidates(torch.device("cuda"), TrainConfig())]
     assert there[-1] == "bf16 channels-last fused"
     assert len(there) == 6

@@ -142,7 +142,7 @@ def test_a_forked_child_releases_and_publishes_nothing(tmp_path: Path, held: Any
         child = os.fork()
         if child != 0:
             os.waitpid(child, 0)
-            assert sorted(tmp_path.iterdir()) == before != []
+            assert sorted(tmp_path.iterdir()) == before
     if child == 0:
         os._exit(0)
 

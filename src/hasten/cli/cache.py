@@ -74,5 +74,5 @@ def warm(source: OptionalSource = None, overrides: Overrides = None) -> None:
     config = None if source is None else config_from(source, overrides or [])
     from hasten.training.warm import warm as compiled
 
-    for path in compiled(config) or ["none on Windows, where torch's operations run"]:
-        echo(f"kernels    {path}")
+    for name in [str(path) for path in compiled(config)] or ["none on Windows, where torch's operations run"]:
+        echo(f"kernels    {name}")

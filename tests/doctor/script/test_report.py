@@ -79,7 +79,8 @@ def test_no_more_is_told_than_was_seen():
     lines = doctor.lines(clean(cores=2))
     assert lines[-1] == "no fault found: the script does what can be seen from outside as it should"
     unseen = clean(cores=2)
-    unseen.run.records[0].raw.update(validations=[], saves=[])
+    loader = {"training": 20, "length": 160, "passes": [{}, {}]}  # whose first pass was ended early
+    unseen.run.records[0].raw.update(validations=[], saves=[], loaders=[loader])
     assert doctor.lines(unseen)[-2:] == [
         "no fault found in what was seen of the script",
         "not seen    a validation, a checkpoint",

@@ -165,7 +165,7 @@ def unseen(run: ScriptRun) -> list[str]:
         "a second pass over the data": passes > 1,
     }
     missing = [name for name, seen in kinds.items() if not seen]
-    batches = max((each.get("length") or 0 for each in loaders), default=0)
+    batches = max((each.get("length") or 0 for each in loaders if passes == 1), default=0)  # or an end was seen
     ahead = f"; a pass has {batches} batches, so give it --steps {batches + 10}" if batches >= record.steps else ""
     return [f"not seen    {', '.join(missing)}{ahead}"] if missing else []
 
