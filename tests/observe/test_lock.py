@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ def test_the_folder_is_free_after_any_end(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["kept"]
 
 
-@pytest.mark.parametrize("held", [partial(run_lock, resume=False), lambda path: building(path / "cases", bool)])
+@pytest.mark.parametrize("held", [lambda at: run_lock(at, resume=False), lambda at: building(at / "cases", bool)])
 def test_a_forked_child_releases_and_publishes_nothing(tmp_path: Path, held: Any) -> None:
     with held(tmp_path):
         before = sorted(tmp_path.iterdir())

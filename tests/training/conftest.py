@@ -1,4 +1,4 @@
-"""Six phantoms, and a run on them, which several files share. Nothing may be written into the run's folder."""
+"""Phantoms, and a run on six of them, which several files share. Nothing may be written into the run's folder."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ from tests.training.runs import config_of
 @pytest.fixture(scope="session")
 def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_phantoms(tmp_path_factory.mktemp("phantoms") / "set", num_cases=6, shape=(16, 24, 24))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phantoms")
+    write_phantoms(folder, num_cases=5, shape=(20, 30, 40), spacing=(2.0, 1.0, 1.0))
+    return folder
 
 
 @pytest.fixture(scope="session")

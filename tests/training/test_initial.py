@@ -227,8 +227,7 @@ def test_a_run_goes_on_without_what_it_started_from(
     with serving(hub, folder / "lost", monkeypatch):
         train(make("network.norm=batch", f"network.weights=hf://{REPOSITORY}", "train.steps=2"), out)
     shutil.rmtree(folder / "lost")  # and there is no network any more
-    summary = train(load_run(out / RUN_YAML, ["train.steps=3"]), out, resume=True)
-    assert summary["position"] == 3
+    assert train(load_run(out / RUN_YAML, ["train.steps=3"]), out, resume=True)["position"] == 3
 
 
 def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

@@ -18,14 +18,6 @@ from hasten.training.plan import build_net, plan_run
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five small CT phantoms, and a folder for the cache beside them."""
-    folder = tmp_path_factory.mktemp("phantoms")
-    write_phantoms(folder, num_cases=5, shape=(20, 30, 40), spacing=(2.0, 1.0, 1.0))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("slices")
     write_phantoms(folder, num_cases=4, shape=(1, 40, 60), spacing=(1.0, 1.0, 1.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def built_together() -> Iterator[None]:
     except ImportError:
         yield
         return
-    launch = JITFunction.run
+    launch, parse, parsing = JITFunction.run, JITFunction.parse, Lock()
     with _Builders(usable_cores()) as pool:
         building = AsyncCompileMode(pool, ignore_errors=True)
 
@@ -42,7 +43,11 @@ def built_together() -> Iterator[None]:
             finally:
                 active_mode.reset(token)
 
-        JITFunction.run = build
+        def parsed(kernel: Any) -> Any:
+            with parsing:  # Python 3.11 raises SystemError where two threads build a syntax tree at once
+                return parse(kernel)
+
+        JITFunction.run, JITFunction.parse = build, parsed
         try:
             with _Zeros():
                 yield
@@ -50,6 +55,7 @@ def built_together() -> Iterator[None]:
             JITFunction.run = launch
             with building:
                 pass  # waits for all
+            JITFunction.parse = parse
 
 
 class _Builders(ThreadPoolExecutor):

@@ -8,7 +8,6 @@ import torch
 import hasten
 from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
-from hasten.phantoms.organs import write_phantoms
 from hasten.training.choose import budget
 from hasten.training.choose.budget import (
     FAST,
@@ -25,13 +24,6 @@ from hasten.training.choose.budget import (
 from hasten.training.plan import RunPlan, plan_run
 from tests.training.choose.test_autotune import limited_to
 from tests.training.test_plan import config_of
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("phantoms")
-    write_phantoms(folder, num_cases=5, shape=(20, 30, 40), spacing=(2.0, 1.0, 1.0))
-    return folder
 
 
 def scaled(

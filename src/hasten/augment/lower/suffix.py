@@ -33,7 +33,8 @@ def lower_suffix(transform: Any, context: Context) -> Lowered | None:
             return _selected("select", tuple(key for key in present if key in keys_of(transform)), context)
         case mt.DeleteItemsd():
             names = tuple(zip(transform.keys, transform.use_re, strict=True))
-            return _selected("delete", tuple(key for key in present if not _named(key, names)), context)
+            out = {key for key in present for name, by_re in names if (re.search(name, key) if by_re else key == name)}
+            return _selected("delete", tuple(key for key in present if key not in out), context)
         case mt.ConcatItemsd():
             if transform.dim != 0:
                 raise NotLowered(f"joins along axis {transform.dim}; Hasten joins channels")
@@ -62,10 +63,6 @@ def _selected(name: str, keys: tuple[str, ...], context: Context) -> Lowered:
     if set(keys) == set(context.keys + context.created):
         return Lowered(note="the batch holds nothing else")
     return Lowered(ops=(Fixed(name=name, apply=partial(_only, keys=keys), keys=keys),))
-
-
-def _named(key: str, names: tuple[tuple[str, bool], ...]) -> bool:
-    return any(re.search(pattern, key) if use_re else key == pattern for pattern, use_re in names)
 
 
 # Stages hold partials of module functions, not closures, so that they can be pickled.

@@ -47,7 +47,9 @@ def cancelled_biases(flow: Flow) -> list[Cancelled]:
             continue
         norms = _norms_after(name, module, flow)
         tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
-        if norms and _alone(name, tracked, flow):
+        outputs = {id(call.output) for call in flow.calls_of(name)}
+        # The running means of these norms must include no other layer's bias.
+        if norms and all(id(call.input) in outputs for norm in tracked for call in flow.calls_of(norm)):
             candidates.append(Cancelled(name, tracked))
     return candidates
 
@@ -71,12 +73,6 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
     if base_class(norm) is nn.GroupNorm:
         return norm.num_groups == norm.num_channels
     return base_class(norm) in _NORMS
-
-
-def _alone(layer: str, tracked: tuple[str, ...], flow: Flow) -> bool:
-    """Whether the running means of these norms include no other layer's bias."""
-    outputs = {id(call.output) for call in flow.calls_of(layer)}
-    return all(id(call.input) in outputs for norm in tracked for call in flow.calls_of(norm))
 
 
 def _running_mean(norm: nn.Module) -> Tensor | None:
