@@ -33,7 +33,6 @@ from hasten.config.settled import PlannedRun, with_settings
 from hasten.config.user_code import is_user_code
 from hasten.devices import device_name, kind_of, others_here
 from hasten.distribute.world import World
-from hasten.kernels.use import use_triton
 from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_flops, count_parameters
@@ -142,10 +141,9 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
 def plan_run(config: RunConfig, *, world: World | None = None, device: torch.device | None = None) -> RunPlan:
     """Read what the source declares, split it, take its fingerprint and make the plan.
 
-    device: what `pick_device` gave for this run, if that is known. `train.fused_kernels` turns Triton on or off from
-    here on. Raises ValueError for anything wrong with the source, the split or the settings.
+    device: what `pick_device` gave for this run, if that is known. Raises ValueError for anything wrong with the
+    source, the split or the settings.
     """
-    use_triton(config.train.fused_kernels is not False)
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     _raise(check_run(config))
