@@ -40,7 +40,7 @@ from hasten.observe.clock import Clock
 from hasten.prediction.ensemble import check_network
 from hasten.runtime.device import pick_device
 from hasten.runtime.out_of_memory import memory_mistakes
-from hasten.runtime.variant import fitted
+from hasten.runtime.variant import fitted_to_device
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def plan_run(config: RunConfig, *, world: World | None = None, device: torch.dev
     config = with_settings(config, "data", split=split)
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
-    config = dataclasses.replace(config, train=fitted(config.train, device))
+    config = dataclasses.replace(config, train=fitted_to_device(config.train, device))
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
