@@ -18,7 +18,7 @@ from hasten.devices import DeviceKind, kind_of
 from hasten.distribute.world import World
 from hasten.kernels import use
 from hasten.runtime.device import pick_device
-from hasten.runtime.variant import candidates, fitted
+from hasten.runtime.variant import candidates, fitted_to_device
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "hasten"
@@ -113,12 +113,12 @@ def test_mps_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, cap
 
 def test_what_a_device_lacks_is_replaced_and_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     given = TrainConfig(precision="bf16", channels_last=True)
-    settings = fitted(given, MPS)
+    settings = fitted_to_device(given, MPS)
     assert (settings.precision, settings.channels_last) == ("fp32", False)
     assert len(caplog.messages) == 1
-    assert fitted(given, torch.device("cuda")) is fitted(given, torch.device("cpu")) is given
+    assert fitted_to_device(given, torch.device("cuda")) is fitted_to_device(given, torch.device("cpu")) is given
     half = TrainConfig(precision="fp16", channels_last=False)
-    assert fitted(half, MPS) is half
+    assert fitted_to_device(half, MPS) is half
     assert len(caplog.messages) == 1
 
 

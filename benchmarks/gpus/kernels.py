@@ -25,8 +25,8 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import replayed, turns
 from benchmarks.gpus.written_out import written_out
 from benchmarks.harness import Claim, median_ratio
-from hasten.kernels.use import kernels_take
-from hasten.nets.losses import DiceCELoss, fused_loss
+from hasten.kernels.use import kernels_take, triton_as
+from hasten.nets.losses import DiceCELoss
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
 
@@ -136,16 +136,17 @@ def loss(sheet: Sheet, classes: int, side: int) -> None:
     scores = torch.randn(2, classes, side, side, side, device=sheet.device, dtype=torch.bfloat16).requires_grad_()
     label = torch.randint(0, classes, (2, 1, side, side, side), device=sheet.device)
     options: dict[str, Any] = {"to_onehot_y": True, "softmax": True, "batch": True}
-    eager, fused = DiceCELoss(**options), DiceCELoss(**options)
-    fused_loss(eager, False)
-    losses: dict[str, nn.Module] = {"monai": MonaiDiceCE(**options), "eager": eager, "triton": fused}
+    ours = DiceCELoss(**options)
+    losses: dict[str, nn.Module] = {"monai": MonaiDiceCE(**options), "eager": ours, "triton": ours}
 
-    def value(function: nn.Module) -> Tensor:
-        with torch.autocast(sheet.device.type, torch.bfloat16):
+    def value(function: nn.Module, kernels: bool) -> Tensor:
+        with torch.autocast(sheet.device.type, torch.bfloat16), triton_as(kernels):
             result: Tensor = function(scores, label)
         return result
 
-    arms = {name: partial(both, partial(value, function), [scores]) for name, function in losses.items()}
+    arms = {
+        name: partial(both, partial(value, function, name == "triton"), [scores]) for name, function in losses.items()
+    }
     size = 3 * scores.numel() * scores.element_size() + 2 * label.numel() * label.element_size()
     times = timed(sheet, f"dice_ce forward+backward 2x{classes}x{side}^3", arms, size)
     ratio = median_ratio(times["monai"], times["triton"])

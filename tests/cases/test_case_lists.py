@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hasten.cases import entries, locate
-from hasten.cases.entries import Listing, case_from_entry
+from hasten.cases.entries import Listing, batched, case_from_entry
 from hasten.cases.locate import FileLocator, join
 from hasten.cases.sources import read_csv_list, read_json_list
 
@@ -64,3 +67,11 @@ def test_ids_that_windows_takes_for_no_file_name(tmp_path: Path, case_id: str, m
     monkeypatch.setattr(entries, "os", SimpleNamespace(name="nt"))
     with pytest.raises(ValueError, match="can't be a file name"):
         case_from_entry(entry, FileLocator(folder=tmp_path), "here")
+
+
+@given(count=st.integers(0, 5000), num_threads=st.integers(1, 64))
+def test_every_item_is_in_one_batch_and_every_thread_has_some(count: int, num_threads: int) -> None:
+    batches = batched(range(count), num_threads)
+    assert list(chain.from_iterable(batches)) == list(range(count))
+    assert len(batches) >= min(count, num_threads)
+    assert all(0 < len(batch) <= 256 for batch in batches)

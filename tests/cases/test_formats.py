@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.formats import is_nifti, is_picture, kind_of, named_files, read_file, read_file_header, stem
+from hasten.cases.formats import is_nifti, is_picture, named_files, read_file, read_file_header, reader_of, stem
 from tests.cases.itk_images import sitk, voxels, write_series
 
 
@@ -35,7 +35,7 @@ def test_kinds(tmp_path: Path) -> None:
     kinds = {"one.tif": "tiff", "two.TIFF": "tiff", "b.png": "picture", "case.nii": "series", "e.mha": "itk",
              "c.nii.gz": "nifti"}  # fmt: skip
     files = [path for _, path in named_files(tmp_path)]
-    assert {path.name: kind_of(path) for path in files} == kinds
+    assert {path.name: reader_of(path) for path in files} == kinds
     assert {path.name for path in files if is_picture(path)} == {"one.tif", "b.png"}
     assert {path.name for path in files if is_nifti(path)} == {"c.nii.gz"}
     assert {stem(path) for path in files} == {"one", "two", "b", "case.nii", "c", "e"}

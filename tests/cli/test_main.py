@@ -190,3 +190,11 @@ def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) ->
     assert " ".join(command.help.partition("\n\n")[0].split()) in shown
     for verb in getattr(command, "commands", {}).values():
         assert " ".join(verb.help.partition("\n\n")[0].split()) in shown
+
+
+def test_a_mistake_of_an_export_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "absent"), "--out", str(tmp_path / "model.onnx")])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {tmp_path / 'absent'}: no such run; name the folder of a training run, or its best.pt\n"
+    )

@@ -46,7 +46,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         outcome["asked"].append(planned.config.train.precision)
         settled = with_train(planned, precision="bf16", channels_last=True, compile=False)
         by = {"precision": "measured", "channels-last": "measured", "compiled network": "default"}
-        found = {name: Accelerator(True, set_by, "a reason") for name, set_by in by.items()}  # type: ignore[arg-type]
+        found = {name: Accelerator(True, set_by, "") for name, set_by in by.items()}  # type: ignore[arg-type]
         return settled, found, outcome["busy"]
 
     monkeypatch.setattr(module, "measured_settings", measured_settings)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hasten.cases.types import Case
-from hasten.evaluation.examples import chosen_cases, example_of
+from hasten.evaluation.examples import chosen_cases, to_example
 from hasten.prepare.types import Geometry
 
 NIFTI, PICTURE, STACK = (Case(id="c", image=(Path(name),)) for name in ("c.nii.gz", "c.png", "c.tif"))
@@ -57,7 +57,7 @@ def test_the_slice_with_the_error_in_the_plane_of_thick_slices(
     label[6], prediction[6] = 1, 1
     prediction[at] = 2
     affine = np.diag([sign * side for sign, side in zip(signs, spacing[::-1], strict=True)] + [1.0])
-    shown = example_of(case, image, label, prediction, Geometry.of_file((8, 9, 10), affine), which="worst", dice=0.5)
+    shown = to_example(case, image, label, prediction, Geometry.of_file((8, 9, 10), affine), which="worst", dice=0.5)
     assert shown.where == where
     assert (shown.prediction == 2).sum() == 1
     assert shown.label.shape == shown.image.shape

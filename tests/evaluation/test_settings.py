@@ -40,7 +40,7 @@ def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) ->
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "with infer.flip_axes=[2]" in result.output
-    assert "2.00 times the windows through the network" in result.output
+    assert "2.00 times the windows through the network" in " ".join(result.output.split())
     scores = [json.loads((tmp_path / "out" / where / "evaluation.json").read_text()) for where in (".", "tried")]
     own, tried = (each["mean"]["dice"] for each in scores)
     page = (tmp_path / "out" / "evaluation.html").read_text()

@@ -47,9 +47,11 @@ def test_without_triton_nothing_is_said(monkeypatch: pytest.MonkeyPatch, caplog:
 
 def test_one_switch_turns_all_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(use, "_works_on", lambda device: True)
-    for on in (False, True):
-        use.use_triton(on)
-        assert use.triton_works(torch.device("cuda", 0)) is on
+    device = torch.device("cuda", 0)
+    for setting in (False, True, None):
+        with use.triton_as(setting):
+            assert use.triton_works(device) is (setting is not False)
+        assert use.triton_works(device)
 
 
 def test_a_compiler_sees_torchs_operations() -> None:

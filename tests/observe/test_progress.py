@@ -5,6 +5,7 @@ import io
 import pytest
 
 from hasten.observe.progress import PLAIN_EVERY, Progress, wrapped
+from hasten.observe.values import aligned
 
 
 class Terminal(io.StringIO):
@@ -94,3 +95,9 @@ def test_words_are_wrapped_and_never_broken() -> None:
     assert wrapped("a run in /a/long/path ends", 10) == "a run in\n  /a/long/path\n  ends"
     assert wrapped("two:\n  b  half-open", 12) == "two:\n  b\n    half-open"
     assert wrapped("a  b", None) == "a  b"
+
+
+def test_a_table_wider_than_the_terminal_breaks_the_names_of_its_columns() -> None:
+    rows = [("Class", "NSD at 1 mm", "Cases"), ("spleen", "0.992", "16")]
+    assert aligned(rows, (1, 2)) == ["Class   NSD at 1 mm  Cases", "spleen        0.992     16"]
+    assert aligned(rows, (1, 2), 20) == ["        NSD at", "Class     1 mm  Cases", "spleen   0.992     16"]

@@ -46,7 +46,7 @@ def write_set(folder: Path, num_cases: int = 5, *, channels: int = 1, modality: 
 
 
 def test_facts_of_a_set(tmp_path: Path) -> None:
-    fingerprint = take_fingerprint(write_set(tmp_path), num_threads=2)
+    fingerprint = take_fingerprint(write_set(tmp_path))
     # The file's x runs along A, y along S, z along R: RAS in (D, H, W) is (y, x, z).
     assert fingerprint.shapes == tuple((12, 10 + i, 14) for i in range(5))
     assert fingerprint.spacings == ((1.0, 0.5, 2.0),) * 5
@@ -133,7 +133,7 @@ def _slices(folder: Path, axes: list[int]) -> Path:
 @pytest.mark.parametrize("axes", [[0, 0], [1, 1], [2, 2], [2, 0, 1]])
 def test_a_slice_is_2d_across_whichever_axis_it_is_stored(tmp_path: Path, axes: list[int]) -> None:
     case_set = load_case_set(_slices(tmp_path, axes))
-    fingerprint = take_fingerprint(case_set, num_threads=1)
+    fingerprint = take_fingerprint(case_set)
     assert (case_set.spatial_dims, fingerprint.spatial_dims) == (2, 2)
     assert fingerprint.shapes == ((1, 30, 20),) * len(axes)
     assert fingerprint.spacings == ((5.0, 3.0, 2.0),) * len(axes)
@@ -150,7 +150,7 @@ def test_a_slice_across_another_axis_does_not_pass_for_a_volume(tmp_path: Path) 
     for name in ("images", "labels"):
         nibabel.save(nibabel.Nifti1Image(np.ones((20, 30, 9), np.uint8), np.eye(4)), folder / name / "0.nii.gz")
     with pytest.raises(ValueError, match=r"1\.nii\.gz: is one slice, of shape \(30, 20, 1\) .*among 3-D images"):
-        take_fingerprint(load_case_set(folder), num_threads=1)
+        take_fingerprint(load_case_set(folder))
 
 
 def test_labels_on_coarser_grids(tmp_path: Path) -> None:

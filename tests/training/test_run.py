@@ -25,6 +25,7 @@ from hasten.observe.rundir import (
     SUMMARY_JSON,
 )
 from hasten.training import compose, loop, run
+from hasten.training.choose.budget import make_plan
 from hasten.training.run import train
 from hasten.training.time_limit import TimeLimit
 from hasten.training.validate import CaseEvaluator, Rates
@@ -189,8 +190,11 @@ def test_triton_is_off_for_a_run_that_asks_for_it_and_on_again_after(
 
     monkeypatch.setattr(use, "_works_on", lambda device: True)
     monkeypatch.setattr(compose, "compose_run", stop)
+    config = make(f"train.fused_kernels={fused}")
     with pytest.raises(ValueError, match=f"Triton: {on}"):
-        train(make(f"train.fused_kernels={fused}"), tmp_path / "run")
+        train(config, tmp_path / "run")
+    assert use.triton_works(torch.device("cuda", 0))
+    make_plan(config)
     assert use.triton_works(torch.device("cuda", 0))
 
 

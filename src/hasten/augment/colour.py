@@ -63,7 +63,7 @@ class ColorJitter(Operation):
         self._ranges()
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        check_rgb("ColorJitter", shape[0])
+        _check_rgb(shape[0])
         drawn = {
             name: uniform_in(key, number + 1, *limits)[:, 0]
             for number, (name, limits) in enumerate(zip(_NAMES, self._ranges(), strict=True))
@@ -71,7 +71,7 @@ class ColorJitter(Operation):
         return {**drawn, "order": torch.argsort(random_words(key, _ORDER, 4), dim=1, stable=True)}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        check_rgb("ColorJitter", image.shape[1])
+        _check_rgb(image.shape[1])
         ranges = self._ranges()
         blends = _in_order(drawn, tuple(number for number in range(_HUE) if ranges[number] != (1.0, 1.0)))
         if ranges[_HUE] == (0.0, 0.0):
@@ -98,10 +98,9 @@ class ColorJitter(Operation):
         return torch.lerp(other, image, spread(factor, image)).clamp_(0.0, self.value_range)
 
 
-def check_rgb(name: str, channels: int) -> None:
-    """Raises ValueError naming the transform unless there are three channels."""
+def _check_rgb(channels: int) -> None:
     if channels != 3:
-        raise ValueError(f"{name}: the image has {channels} channel(s); it works on the 3 channels of RGB")
+        raise ValueError(f"ColorJitter: the image has {channels} channel(s); it works on the 3 channels of RGB")
 
 
 def _range_of(name: str, value: float | Range) -> Range:

@@ -9,6 +9,7 @@ from typing import Any
 from hasten.augment.chain import Fixed, PerSample
 from hasten.augment.lower import name_of
 from hasten.augment.steps import CACHED, LoweredChain
+from hasten.observe.values import aligned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +38,8 @@ def explained(plan: LoweredChain) -> tuple[ExplainedTransform, ...]:
 
 def rows_table(rows: Sequence[ExplainedTransform]) -> str:
     """Number, name, how it runs, why; below it Hasten's operation, `=`."""
-    lines = _aligned(
-        [("", "transform", "runs", "why"), *((str(at), row.name, row.how, row.why) for at, row in enumerate(rows, 1))]
-    )
+    named = ((str(at), row.name, row.how, row.why) for at, row in enumerate(rows, 1))
+    lines = aligned([("", "transform", "runs", "why"), *named], right=(0,))
     output = [lines[0]]
     for line, row in zip(lines[1:], rows, strict=True):
         output += [line, *(f"     = {op}" for op in row.ops)]
@@ -67,13 +67,3 @@ def _short(value: Any) -> str:
         inner = ", ".join(_short(each) for each in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with aligned columns: the first to the right, the last of any length."""
-    first, *others = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    aligned = []
-    for row in rows:
-        middle = [cell.ljust(width) for cell, width in zip(row[1:-1], others, strict=True)]
-        aligned.append("  ".join([row[0].rjust(first), *middle, row[-1]]).rstrip())
-    return aligned

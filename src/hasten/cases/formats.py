@@ -122,16 +122,16 @@ def read_file(path: str | Path, *, label: bool = False) -> Volume:
     `label` reads a colour-mapped picture as its indices, and refuses lossy compression.
     """
     path = Path(path)
-    return READERS[kind_of(path)].read(path, label)
+    return READERS[reader_of(path)].read(path, label)
 
 
 def read_file_header(path: str | Path) -> Header:
     """Shape (D, H, W), number of channels and affine (4, 4) of one file. Raises ValueError."""
     path = Path(path)
-    return READERS[kind_of(path)].header(path)
+    return READERS[reader_of(path)].header(path)
 
 
-def kind_of(path: Path) -> str:
+def reader_of(path: Path) -> str:
     """The key of the reader for a path. Raises ValueError for a name of unknown kind, and for a device or a pipe."""
     if path.is_dir():
         return "series"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -147,7 +147,7 @@ class Downloader:
             return  # all came, but the process ended before it was published
         with _server_errors(url):
             stream, start = _open_at(fs, path, held, size, version)
-        try:
+        with closing(stream):
             file.seek(start)
             file.truncate()
             while True:
@@ -159,8 +159,6 @@ class Downloader:
                     raise _ServerError("stopped")
                 file.write(block)
                 _check_size(url, file.tell(), largest)
-        finally:
-            stream.close()
         file.flush()
         if size is not None and file.tell() != size:
             if file.tell() > size:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli.source import SOURCE_HELP, Overrides, run_from
-from hasten.cli.terminal import duration_from, echo, fitted
+from hasten.cli.terminal import duration_from, echo, fitted, tell
 from hasten.files import expanded
 from hasten.observe.rundir import RUN_YAML, empty_folder, json_text, write_json, writing_to
 
@@ -204,9 +204,9 @@ def tune(
     config = run_from(source, overrides or [])
 
     from hasten.doctor.tune import tune as search
-    from hasten.report.model import print_table
+    from hasten.report.model import table_lines
 
     result = search(config, out, echo=lambda text: echo(text, err=True))
-    print_table(result.table())
+    tell("\n".join(table_lines(result.table())))
     echo("\n".join(result.lines()))
     echo(f"train      hasten train {shlex.quote(str(result.out / 'tuned.yaml'))} --out FOLDER")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli.source import Quiet
-from hasten.cli.terminal import counted, echo
+from hasten.cli.terminal import counted, echo, tell
 from hasten.observe.folds import POSTPROCESSING_YAML
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _of_run(run: Path, overrides: list[str], out: Path | None, **options: Any) -
         better, cases = comparison.better()
         echo(f"\nwith {' '.join(overrides)}")
         echo("\n".join(_table(comparison.other.evaluation)))
-        echo(
+        tell(
             f"\nmean Dice {before:.4f} -> {after:.4f} ({after - before:+.4f}), higher in {better} of {cases} cases; "
             f"{comparison.other.passes / comparison.own.passes:.2f} times the windows through the network"
         )
@@ -139,9 +139,9 @@ def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
 
 def _table(evaluation: Evaluation) -> list[str]:
     from hasten.report.evaluation_page import classes_table
-    from hasten.report.model import aligned
+    from hasten.report.model import table_lines
 
-    lines = aligned(classes_table(evaluation))
+    lines = table_lines(classes_table(evaluation))
     total = evaluation.pairs.num_labelled
     others = total - len(evaluation.cases)
     return [*lines, *([f"{others} of {total} labelled cases have no prediction"] if others else [])]

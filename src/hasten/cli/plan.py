@@ -31,23 +31,19 @@ def plan(
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
+    from hasten.augment.explain import ExplainedTransform, rows_table
     from hasten.observe.rundir import write_json
     from hasten.training.choose.budget import make_plan
 
     decided = make_plan(config)
     write_json(out, decided)
     width = shutil.get_terminal_size((120, 24)).columns  # the former for a file or a pipe
-    if decided.get("decisions"):
-        echo(_table(decided["decisions"], width) + "\n")
-    if decided.get("augmentation"):
-        from hasten.augment.explain import ExplainedTransform, rows_table
-
-        table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
-        echo(wrapped(table, width) + "\n")
-    if decided.get("network"):
-        size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
-        counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
-        echo(f"network    {size:,} parameters{counted}")
+    echo(_table(decided["decisions"], width) + "\n")
+    table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
+    echo(wrapped(table, width) + "\n")
+    size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
+    counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
+    echo(f"network    {size:,} parameters{counted}")
     echo(f"plan       {out}")
     echo(f"train      hasten train {shlex.join([str(source), *(overrides or [])])} --out FOLDER")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
-from hasten.cli.terminal import Verbs, echo
+from hasten.cli.terminal import Verbs, echo, tell
 
 _HELP = ("-h", "--help")
 
@@ -85,7 +85,7 @@ def run(
         if not failed:
             raise
         raise ValueError(f"{place}: too few trainings succeeded; {failed[0]['folder']}: {failed[0]['why']}") from None
-    print_analysis(analysis, echo)
+    print_analysis(analysis, tell)
     echo(f"page       {write(analysis, place)}")
     if failed:
         raise typer.Exit(1)
@@ -114,7 +114,7 @@ def analyse(
     from hasten.scaling.page import print_analysis, write
 
     analysis = analysed(folder, baseline=baseline, epoch=chosen, drop=drop, target=target)
-    print_analysis(analysis, echo)
+    print_analysis(analysis, tell)
     if out is not None:
         echo(f"page       {write(analysis, out)}")
 
@@ -129,7 +129,7 @@ def predict(
     ] = "weak",
 ) -> None:
     """Predict how a training scales to more workers, with error bars, from its logs on three counts or more."""
-    from hasten.report.model import print_table
+    from hasten.report.model import table_lines
     from hasten.scaling.predict import fit_logs, table_of
     from hasten.scaling.predict import predict as predicted
 
@@ -137,8 +137,8 @@ def predict(
     if not counts or min(counts) < 1:
         raise ValueError(f"--workers {workers}: give whole numbers of 1 or more with commas, such as 8,16")
     fit = fit_logs(folder, mode)
-    print_table(table_of([predicted(fit, count) for count in counts]))
-    echo(fit.note)
+    echo("\n".join(table_lines(table_of([predicted(fit, count) for count in counts]))))
+    tell(fit.note)
 
 
 def _split(text: str) -> tuple[str, ...]:

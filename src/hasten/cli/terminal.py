@@ -48,6 +48,11 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
+def tell(text: str) -> None:
+    """Print sentences, broken between words where the terminal ends."""
+    echo(wrapped(text, terminal_width(sys.stdout)))
+
+
 def counted(quiet: bool) -> Callable[[int, int, str | Path], None] | None:
     """Shows the first and the last of many cases, or of their files, and others now and then; None to be quiet."""
     due = -math.inf

@@ -90,7 +90,7 @@ def watch(
     view = view_of(run)
     # What is not a terminal gets one frame, as it can't be drawn over.
     if once or not console.is_terminal:
-        console.print(view.frame, soft_wrap=not console.is_terminal)
+        console.print(view.frame)
         return
     with Live(view.frame, console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not view.is_over:

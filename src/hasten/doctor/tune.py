@@ -51,7 +51,8 @@ class Tuned:
             return "No conclusion: other programs used this machine meanwhile, and the run stays as it was given."
         if not self.changes:
             return "The run stays as it was given: its settings are those that measured fastest."
-        return f"{len(self.changes)} settings are set to what measured fastest on this machine."
+        are = "setting is" if len(self.changes) == 1 else "settings are"
+        return f"{len(self.changes)} {are} set to what measured fastest on this machine."
 
     def lines(self) -> list[str]:
         """Lines for a terminal: the verdict and what changed."""

@@ -134,7 +134,7 @@ def _of_label_maps(predicted: Tensor, labelled: Tensor, classes: int | None) -> 
     return torch.stack([table.diagonal(), table.sum(0), table.sum(1)], dim=1)[1:-1]
 
 
-def counts_over_ranks(counts: Tensor) -> Tensor:
+def added_over_ranks(counts: Tensor) -> Tensor:
     """Counts of one shape on every rank, added up. Every rank must call it."""
     if not several_ranks():
         return counts

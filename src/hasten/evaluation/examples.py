@@ -65,7 +65,7 @@ def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str
     return {order[place]: names[place] for place in sorted(names) if place <= last}
 
 
-def example_of(
+def to_example(
     case: Case,
     image: np.ndarray,
     label: np.ndarray,
@@ -137,7 +137,7 @@ def _example(pair: Pair, pairs: Pairs, which: str, dice: float) -> Example:
     geometry = Geometry.of_file(shape, affine)
     image = _image(case, shape) if pair.image else None
     shown = np.zeros((1, *shape), np.uint8) if image is None else image
-    example = example_of(case, shown, labelled, predicted, geometry, which=which, dice=dice)
+    example = to_example(case, shown, labelled, predicted, geometry, which=which, dice=dice)
     if image is None:
         example = replace(example, where=", ".join(filter(None, (example.where, "its image is not known"))))
     return example

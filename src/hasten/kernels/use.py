@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -25,9 +27,15 @@ _LOCK = threading.Lock()
 _off = threading.Event()
 
 
-def use_triton(on: bool) -> None:
-    """Turn every Triton kernel of Hasten's in this process on, as at first, or off, as a run's plan and end do."""
-    (_off.clear if on else _off.set)()
+@contextmanager
+def triton_as(setting: bool | None) -> Iterator[None]:
+    """A false `train.fused_kernels` turns every Triton kernel of this process off for the block."""
+    if setting is False:
+        _off.set()
+    try:
+        yield
+    finally:
+        _off.clear()
 
 
 def triton_runs(tensor: Tensor) -> bool:

@@ -76,8 +76,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         steps_per_epoch: int | None = None,
     ) -> None:
         """source: a data set (folder, dataset.json, list, URL), a run's YAML, or a RunConfig. overrides: settings as
-        "section.field=value". Of a run's settings those of data, prepare, cache and sample count, train.seed, and
-        network.strides for the patch. steps_per_epoch: batches of an epoch; None for as many as see each case once.
+        "section.field=value". Of a run's settings those of data, prepare, cache, sample and augment count, train.seed,
+        and network.strides for the patch. steps_per_epoch: batches of an epoch; None for as many as see each case once.
 
         Raises ValueError for mistakes in the settings, and those that Lightning decides.
         """

@@ -169,8 +169,7 @@ class LMDBDataset(PersistentDataset):
         stored.close()
         size = max(_FIRST_SIZE, 2 * self.path.stat().st_size if self.path.exists() else 0)
         settings = {"map_size": size, "lock": False, "meminit": False} | self.lmdb_kwargs
-        environment = lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})
-        try:
+        with closing(lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})) as environment:
             records = on_threads(
                 lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), missing.items(), self.num_workers
             )
@@ -178,8 +177,6 @@ class LMDBDataset(PersistentDataset):
             with closing(records):
                 for _ in with_progress(firsts, len(firsts), enabled=self.progress):
                     _put(environment, list(islice(records, _BATCH)))
-        finally:
-            environment.close()
 
 
 class LmdbReader:

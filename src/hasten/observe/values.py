@@ -1,8 +1,11 @@
-"""Checked access to JSON values of unknown origin (a value of the requested type, or nothing), and times as text."""
+"""Checked access to JSON values of unknown origin (the requested type, or nothing); times and tables as text."""
 
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -44,3 +47,17 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def aligned(rows: Iterable[Sequence[str]], right: Collection[int], width: float = math.inf) -> list[str]:
+    """Lines with aligned columns, those in `right` to the right. Beyond `width`, names in the first row are broken."""
+    names, *body = rows
+    widths = [max(map(len, column)) for column in zip(names, *body, strict=True)]
+    if body and sum(widths) + 2 * len(widths) - 2 > width:
+        within = [max(6, *map(len, column)) for column in zip(*body, strict=True)]
+        split = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+        broken = [*map(split, names, within)]
+        depth = max(map(len, broken))
+        return aligned([*zip(*([""] * (depth - len(each)) + each for each in broken), strict=True), *body], right)
+    sides = [f"{'>' if column in right else '<'}{width}" for column, width in enumerate(widths)]
+    return ["  ".join(map(format, row, sides)).rstrip() for row in [names, *body]]

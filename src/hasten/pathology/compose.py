@@ -40,7 +40,7 @@ from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads,
 from hasten.runtime.device import pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
 from hasten.runtime.precision import memory_format, to_memory_format
-from hasten.runtime.variant import Variant, candidates, explain, fitted
+from hasten.runtime.variant import Variant, candidates, explain, fitted_to_device
 from hasten.training.choose.experiments import SHARE
 from hasten.training.components import LoopComponents
 from hasten.training.compose import make_step
@@ -77,7 +77,7 @@ def choose_variant(
             note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
     # Hasten's kernels are not for a ResNet.
     given = TrainConfig(precision=train.precision, channels_last=train.channels_last, fused_kernels=False)
-    allowed = candidates(device, fitted(given, device))
+    allowed = candidates(device, fitted_to_device(given, device))
     variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
         shape = (min(train.batch_size, 8), 3, 1, size, size)
@@ -222,7 +222,7 @@ def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig,
     content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)
     config = load(Path(run) / "run.yaml")
     target = pick_device(device)
-    variant = fitted(Variant(**content["variant"]), target)
+    variant = fitted_to_device(Variant(**content["variant"]), target)
     network = build_classifier(config.network)
     network.load_state_dict(content["weights"])
     network = network.to(target, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]

@@ -39,7 +39,7 @@ from hasten.runtime.measure import certainly_faster, compared
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import memory_format
 from hasten.runtime.side_stream import SideStream
-from hasten.runtime.variant import fitted
+from hasten.runtime.variant import fitted_to_device
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ def _on_device(config: RunConfig) -> RunConfig:
     """The settings with the device found; fp16 is a GPU's precision, which few CPUs have convolutions for."""
     device = pick_device(config.train.device)
     precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
-    train = fitted(dataclasses.replace(config.train, device=str(device), precision=precision), device)
+    train = fitted_to_device(dataclasses.replace(config.train, device=str(device), precision=precision), device)
     return dataclasses.replace(config, train=train)
 
 

@@ -56,9 +56,7 @@ class _Sampled:
     """Dice that a coarser grid keeps, by factor and class index; of some of the sampled cases."""
 
 
-def take_fingerprint(
-    case_set: CaseSet, *, max_sampled: int | None = None, num_threads: int | None = None
-) -> Fingerprint:
+def take_fingerprint(case_set: CaseSet, *, max_sampled: int | None = None) -> Fingerprint:
     """Look at a set of cases as far as a plan needs it.
 
     Shapes and spacings come from every case's header and are those after turning to RAS. The rest comes from the voxels
@@ -74,7 +72,7 @@ def take_fingerprint(
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     cases = case_set.cases
-    workers = num_threads or usable_cores()
+    workers = usable_cores()
     with ThreadPoolExecutor(workers) as pool:
         headers: list[_Header] = []
         beside: dict[Path, float] = {}

@@ -175,14 +175,15 @@ def text_of(value: float, measure: str) -> str:
 def classes_table(evaluation: Evaluation) -> Table:
     """A row for each class and region: mean and standard deviation over cases, and how many count; then the means."""
     rows = []
-    for name in evaluation.names:
+    last = [evaluation.summary(name, "hd95").infinite for name in evaluation.names] if evaluation.surfaces else []
+    for place, name in enumerate(evaluation.names):
         summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}
         first = summaries["dice"]
         texts = [with_spread(each.mean, each.std, measure) for measure, each in summaries.items()]
-        infinite = [str(summaries["hd95"].infinite)] if "hd95" in summaries else []
+        infinite = [str(last[place])] if any(last) else []
         rows.append((name, *texts, str(first.count), str(first.empty), *infinite))
     titles = [measure_title(evaluation, measure) for measure in evaluation.measures]
-    columns = ("Class", *titles, "Cases", "Empty", *(["Infinite HD95"] if evaluation.surfaces else []))
+    columns = ("Class", *titles, "Cases", "Empty", *(["Infinite HD95"] if any(last) else []))
     means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
     rows.append(("Mean", *means, str(len(evaluation.cases)), *([""] * (len(columns) - len(means) - 2))))
     return Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
@@ -193,9 +194,10 @@ def _classes(evaluation: Evaluation) -> Section:
         "Mean ± standard deviation over cases. Empty: cases that hold the class neither in the label map nor in the "
         "prediction, which are left out."
     )
-    if evaluation.surfaces:
+    table = classes_table(evaluation)
+    if "Infinite HD95" in table.columns:
         note += " Infinite HD95: cases where only one of the two holds it; they are left out of the mean of HD95 alone."
-    return Section(title="Classes", table=classes_table(evaluation), note=note)
+    return Section(title="Classes", table=table, note=note)
 
 
 def with_spread(mean: float, std: float, measure: str) -> str:

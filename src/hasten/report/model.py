@@ -5,11 +5,15 @@ Texts are escaped by the renderers; Markup, such as an `<svg>` of `figures`, is 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
+
+from hasten.observe.progress import terminal_width
+from hasten.observe.values import aligned
 
 if TYPE_CHECKING:
     from hasten.evaluation.examples import Example
@@ -122,15 +126,6 @@ def badge(text: str, tone: str = "") -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(tone, text)
 
 
-def print_table(table: Table, *, title: str = "") -> None:
-    """Print the table below its title."""
-    print("\n".join([*([title, ""] if title else []), *aligned(table)]))
-
-
-def aligned(table: Table) -> list[str]:
-    """The table as plain lines, its columns below their names."""
-    rows = [table.columns, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [">" if index in table.numeric else "<" for index in range(len(table.columns))]
-    cells = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
-    return ["  ".join(row).rstrip() for row in cells]
+def table_lines(table: Table) -> list[str]:
+    """The table as plain lines, its columns below their names, no wider than the terminal."""
+    return aligned((table.columns, *table.rows), table.numeric, terminal_width(sys.stdout))

@@ -31,6 +31,7 @@ from hasten.config.scalings import scalings
 from hasten.config.schema import RunConfig, Spacing
 from hasten.evaluation.evaluate import score_case
 from hasten.files import same_files
+from hasten.kernels.use import triton_as
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prediction.ensemble import Member
@@ -356,16 +357,17 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     """
     planned = plan_run(config)
     case_set, chain = planned.case_set, planned.config.augment
-    program, _ = choose_program(planned, arena_of(planned))
     spacing = planned.config.prepare.spacing
     spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
     volumes: list[Pictured] = []
     sizes: list[int] = []
-    while sum(sizes) < _PATCHES:
-        batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
-        sizes.append(len(batch["image"]))
-        for image, label in zip(batch["image"], batch["label"], strict=True):
-            volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
+    with triton_as(config.train.fused_kernels):
+        program, _ = choose_program(planned, arena_of(planned))
+        while sum(sizes) < _PATCHES:
+            batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
+            sizes.append(len(batch["image"]))
+            for image, label in zip(batch["image"], batch["label"], strict=True):
+                volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
     shown = volumes[: 2 * _PATCHES]
     sides = _times(*shown[0].image.shape[4 - case_set.spatial_dims :])
     volumetric = case_set.spatial_dims == 3

@@ -45,7 +45,7 @@ def variant_of(train: TrainConfig) -> Variant:
     return Variant(precision=train.precision, channels_last=train.channels_last, fused_kernels=fused)
 
 
-def fitted(settings: T, device: torch.device) -> T:
+def fitted_to_device(settings: T, device: torch.device) -> T:
     """The settings without a precision or memory format that the device lacks, and one line that says so.
 
     settings: a dataclass with `precision` and `channels_last`.

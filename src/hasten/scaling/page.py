@@ -11,7 +11,7 @@ from hasten.observe.rundir import write_json, writing_to
 from hasten.report import words
 from hasten.report.figures import Line, color, is_wide, line_chart
 from hasten.report.html import write_page
-from hasten.report.model import Chart, Key, Page, Section, Table, print_table
+from hasten.report.model import Chart, Key, Page, Section, Table, table_lines
 from hasten.scaling.analyse import LEAST_EFFICIENCY, Analysis, Point, workers
 
 
@@ -69,7 +69,7 @@ def print_analysis(analysis: Analysis, echo: Callable[[str], None]) -> None:
     """Print the table, with the compared epoch in its title, and the sentences."""
     against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
     epoch = "median epoch" if analysis.epoch is None else f"epoch {analysis.epoch}"
-    print_table(table_of(analysis), title=f"{analysis.name}: {epoch}{against}")
+    print(f"{analysis.name}: {epoch}{against}", "", *table_lines(table_of(analysis)), sep="\n")
     for sentence in analysis.verdicts:
         echo(sentence)
     for kind, sentences in (("warning", analysis.warnings), ("note", analysis.notes)):

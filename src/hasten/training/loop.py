@@ -29,7 +29,7 @@ from hasten.observe.progress import Progress
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, SUMMARY_JSON, read_jsonl, write_jsonl
 from hasten.runtime.gc_control import collected_between_steps
 from hasten.training.components import Best, Evaluator, LoopComponents, ValidationScore, best_on_disk
-from hasten.training.ranks import mean_over_ranks, random_states, take_up_random
+from hasten.training.ranks import mean_over_ranks, states_of_ranks, take_up_random
 from hasten.training.records import Records, TrainLog, record_of_rank
 from hasten.training.stop import StopRequest
 from hasten.training.time_limit import TimeLimit
@@ -292,7 +292,7 @@ class Loop:
                 "position": self.components.paced.position(step),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,
-                "random_states": random_states(self.world, self.device),
+                "random_states": states_of_ranks(self.world, self.device),
             },
         )
         return self.strategy.gather_state(state)

@@ -33,7 +33,6 @@ from hasten.config.settled import PlannedRun, with_settings
 from hasten.config.user_code import is_user_code
 from hasten.devices import device_name, kind_of, others_here
 from hasten.distribute.world import World
-from hasten.kernels.use import use_triton
 from hasten.nets.build import Loss, build_loss, build_network
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_flops, count_parameters
@@ -41,7 +40,7 @@ from hasten.observe.clock import Clock
 from hasten.prediction.ensemble import check_network
 from hasten.runtime.device import pick_device
 from hasten.runtime.out_of_memory import memory_mistakes
-from hasten.runtime.variant import fitted
+from hasten.runtime.variant import fitted_to_device
 
 log = logging.getLogger(__name__)
 
@@ -144,11 +143,10 @@ def plan_run(
 ) -> RunPlan:
     """Read what the source declares, split it, take its fingerprint and make the plan.
 
-    device: what `pick_device` gave, if that is known. begun: the run goes on, so network.weights, maybe gone, is not
-    read. `train.fused_kernels` turns Triton on or off from here on. Raises ValueError for anything wrong with the
+    device: what `pick_device` gave for this run, if that is known. begun: the run goes on, so network.weights, maybe
+    gone, is not read. Raises ValueError for anything wrong with the
     source, the split or the settings.
     """
-    use_triton(config.train.fused_kernels is not False)
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     _raise(check_run(config))
@@ -159,7 +157,7 @@ def plan_run(
     config = with_settings(config, "data", split=split)
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
-    config = dataclasses.replace(config, train=fitted(config.train, device))
+    config = dataclasses.replace(config, train=fitted_to_device(config.train, device))
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))

@@ -53,7 +53,7 @@ def mean_over_ranks(losses: Tensor, strategy: Strategy) -> Tensor:
     return total / strategy.world.size
 
 
-def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
+def states_of_ranks(world: World, device: torch.device) -> list[list[Tensor]]:
     """torch's generators of every rank, the host's and a GPU's, in the ranks' order; none where there is one process.
 
     Each state is (n,) uint8 on the host. All ranks call it.
@@ -68,7 +68,7 @@ def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
 def take_up_random(states: list[list[Tensor]], world: World, device: torch.device, *, seed: int, step: int) -> None:
     """This rank's generators as they were saved; fresh ones, of seed, rank and step, where other ranks had saved.
 
-    states: as `random_states` returns them, (n,) uint8 each.
+    states: as `states_of_ranks` returns them, (n,) uint8 each.
     """
     if len(states) == world.size:
         random_state.set_random_states(states[world.rank], device)

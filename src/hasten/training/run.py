@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.files import replacing
-from hasten.kernels.use import try_triton_ahead, use_triton
+from hasten.kernels.use import triton_as, try_triton_ahead
 from hasten.nets.cpu.library import build_ahead
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock, Spent
@@ -123,16 +123,12 @@ def train(
         process_group(world, config.distribute, device),
         all_random_states_kept(device),
         cores_followed(device),
+        closing(build_strategy(config.distribute, world)) as strategy,
+        ExitStack() as stack,
     ):
-        strategy = build_strategy(config.distribute, world)
-        try:
-            with ExitStack() as stack:
-                lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
-                run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
-                summary = _train(config, Path(out), resume, progress, strategy, device, clock, reserve_s)
-        finally:
-            use_triton(True)  # the plan may have turned it off
-            strategy.close()
+        lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
+        run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
+        summary = _train(config, Path(out), resume, progress, strategy, device, clock, reserve_s)
     return Summary(summary)
 
 
@@ -156,23 +152,26 @@ def _train(
         earlier = run_on_rank0(world, lambda: complete_summary(out, config, changes))
         if earlier is not None:
             return earlier
-    with starting(out, world, resume=resume):
-        going_on = run_on_rank0(world, lambda: resume and Checkpoints(out / CHECKPOINTS).path.exists())
-        components = prepare_run(config, clock, strategy, device, resume=going_on, begun=out if resume else None)
-        if resume:
-            components = dataclasses.replace(components, accelerators=_with_first_reasons(out, components.accelerators))
-        # Before anything is written: a damaged checkpoint must leave the run as it was.
-        evaluator = CaseEvaluator(components)
-        loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
-        loop.limit.require(clock)
-        if loop.first:
-            clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
-        if world.first:
-            _write_records(out, components, loop.accelerators, resume=resume)
-            if changes:
-                tell_changes(out, loop.first, changes, RUN_RULES)
-    conclude = partial(_conclude, out, loop, components, evaluator)
-    return run_loop(out, loop, conclude)
+    with triton_as(config.train.fused_kernels):
+        with starting(out, world, resume=resume):
+            going_on = run_on_rank0(world, lambda: resume and Checkpoints(out / CHECKPOINTS).path.exists())
+            components = prepare_run(config, clock, strategy, device, resume=going_on, begun=out if resume else None)
+            if resume:
+                components = dataclasses.replace(
+                    components, accelerators=_with_first_reasons(out, components.accelerators)
+                )
+            # Before anything is written: a damaged checkpoint must leave the run as it was.
+            evaluator = CaseEvaluator(components)
+            loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
+            loop.limit.require(clock)
+            if loop.first:
+                clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
+            if world.first:
+                _write_records(out, components, loop.accelerators, resume=resume)
+                if changes:
+                    tell_changes(out, loop.first, changes, RUN_RULES)
+        conclude = partial(_conclude, out, loop, components, evaluator)
+        return run_loop(out, loop, conclude)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from hasten.cases.regions import paint
 from hasten.checkpoint.file import read_checkpoint
 from hasten.evaluation.dice import counts_of, dice_of, without_ignored
-from hasten.evaluation.examples import EXAMPLES, chosen_cases, example_of
+from hasten.evaluation.examples import EXAMPLES, chosen_cases, to_example
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, SUMMARY_JSON, write_json
 from hasten.prediction.infer import Inference, infer_labels
@@ -104,7 +104,7 @@ def write_examples(out: Path, components: RunComponents, loop: Loop, inference: 
         counts = counts_of(prediction, label, num_classes=arena.num_classes, regions=planned.members)
         painted = paint(prediction.numpy(), planned.regions) if planned.regions else prediction.numpy()
         name = tuple(chosen)[number]
-        example = example_of(
+        example = to_example(
             by_id[name],
             images[number].cpu().numpy(),
             label.numpy(),

@@ -22,7 +22,7 @@ from hasten.config.load import to_dict
 from hasten.config.schema import Triple
 from hasten.distribute.case_assignment import partition
 from hasten.distribute.consensus import broadcast_from_rank0
-from hasten.evaluation.dice import Dice, OwnLabels, counts_of, counts_over_ranks, dice_of, is_resampled
+from hasten.evaluation.dice import Dice, OwnLabels, added_over_ranks, counts_of, dice_of, is_resampled
 from hasten.evaluation.examples import EXAMPLE_CASES
 from hasten.observe.ranges import VALIDATION, Range
 from hasten.prediction.canvas import window_starts
@@ -82,7 +82,7 @@ def validate(
         now = time.perf_counter()
         longest, before, done = max(longest, now - before), now, done + 1
     network.train(training)
-    return dice_of(counts_over_ranks(counts), planned.class_names), done == len(rank_cases)
+    return dice_of(added_over_ranks(counts), planned.class_names), done == len(rank_cases)
 
 
 def own_labels_of(planned: RunPlan) -> OwnLabels:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hasten.config.schema import RunConfig
 from hasten.files import last_line
-from hasten.kernels.use import use_triton
+from hasten.kernels.use import triton_as
 from hasten.nets.cpu.library import libraries
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
@@ -38,10 +38,7 @@ def warm(config: RunConfig | None = None) -> list[Path]:
         remedy = f"mend the compiler or get one: {usual_compiler()[1]}"
         raise ValueError(f"the C++ functions can't be compiled ({last_line(error)}); {remedy}") from error
     if config is not None:
-        device = pick_device(config.train.device)
-        with current_device(device), all_random_states_kept(device), cores_followed(device):
-            try:
-                prepare_run(config, Clock(), device=device)
-            finally:
-                use_triton(True)  # the plan may have turned it off
+        device, fused = pick_device(config.train.device), config.train.fused_kernels
+        with current_device(device), all_random_states_kept(device), cores_followed(device), triton_as(fused):
+            prepare_run(config, Clock(), device=device)
     return built

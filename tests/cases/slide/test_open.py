@@ -12,7 +12,7 @@ import pytest
 from hasten.cases.slide import open as opening
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.open import BACKENDS, installed
-from hasten.phantoms.slides import make_phantom_slide, write_pyramid
+from hasten.phantoms.slides import make_phantom_slide, write_phantom_slides, write_pyramid
 
 SIZE = (640, 512)
 
@@ -188,3 +188,11 @@ def test_pyramids_of_other_forms(tmp_path: Path, level_0: np.ndarray, form: str)
     if form != "subifds":  # the last tiles are those of a nested page
         with pytest.raises(ValueError, match="cut short"):
             open_slide(tmp_path / f"short{path.suffix}")
+
+
+def test_files_are_the_same_again(slides: Path, tmp_path: Path) -> None:
+    again = write_phantom_slides(
+        tmp_path, num_cases=3, shape=(1, 640, 512), num_levels=3, compression="deflate", seed=3
+    )
+    for name in ("slides/phantom_001.tif", "masks/phantom_001.tif", "slides.csv"):
+        assert (again / name).read_bytes() == (slides / name).read_bytes()

@@ -138,6 +138,14 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         view_of(tmp_path / "file")
     with pytest.raises(ValueError, match=r"holds no run \(run\.yaml is missing\)"):
         view_of(tmp_path)
+    (tmp_path / "cv.yaml").touch()
+    with pytest.raises(ValueError, match="is a cross-validation, not a run; name one of its folds"):
+        view_of(tmp_path)
+
+
+def test_a_job_that_waits_in_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()  # with its script
+    assert view_of(tmp_path).state == "waiting"
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "metrics.jsonl", "monitor.jsonl", "summary.json"])

@@ -159,7 +159,7 @@ def test_what_is_open_is_measured(
 def test_only_the_users_false_turns_all_kernels_off(
     tmp_path: Path, given: bool | None, measured: bool, kept: bool | None
 ) -> None:
-    """It is what a run and its resumption ask `use_triton` by, and a network without kernels has a loss with them."""
+    """It is what a run and its resumption ask `triton_as` by, and a network without kernels has a loss with them."""
     run = planned(tmp_path, device="cuda", fused_kernels=given)
     variant = Variant(precision="bf16", channels_last=measured, fused_kernels=measured)
     settled = autotune.with_variant(run, variant)

@@ -63,8 +63,8 @@ _TRAPS: dict[str, tuple[Callable[[str], bool], str]] = {
 def check_threads(threads: Threads) -> tuple[Check, ...]:
     """Checks of the problems found, and one check that reports the numbers."""
     text = (
-        f"torch uses {threads.torch} threads; this process may run on {threads.usable} of {threads.logical} cores"
-        f" ({threads.physical} of the machine without hyperthreads)"
+        f"torch uses {threads.torch} thread{'s' * (threads.torch != 1)}; this process may run on {threads.usable} of "
+        f"{threads.logical} cores ({threads.physical} of the machine without hyperthreads)"
     )
     if threads.quota is not None:
         text += f", for {threads.quota:g} cores' worth of time"

@@ -28,6 +28,7 @@ from hasten.doctor.training import (
     validate_some,
 )
 from hasten.feed.feed import Feed
+from hasten.kernels.use import triton_as
 from hasten.observe.clock import Clock
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, Range
 from hasten.observe.rundir import write_json, writing_to
@@ -77,13 +78,14 @@ def take(
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    components = prepare_run(config, clock or Clock())
-    if kind_of(components.planned.device).graphs:
-        notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
-    compiled = components.accelerators["compiled network"].on
-    if compiled:
-        notes.append("The network is compiled, so that its modules have no separate ranges.")
     with ExitStack() as stack:
+        stack.enter_context(triton_as(config.train.fused_kernels))
+        components = prepare_run(config, clock or Clock())
+        if kind_of(components.planned.device).graphs:
+            notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
+        compiled = components.accelerators["compiled network"].on
+        if compiled:
+            notes.append("The network is compiled, so that its modules have no separate ranges.")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-profile-")))
         stack.enter_context(collected_between_steps())
         if not compiled:

@@ -45,6 +45,7 @@ from hasten.doctor.training import (
     with_train,
 )
 from hasten.feed.feed import Feed
+from hasten.kernels.use import triton_as
 from hasten.observe.clock import Clock
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.env import environment
@@ -95,7 +96,7 @@ def diagnose_run(
     begin = time.perf_counter()
     report = echo or (lambda _: None)
     meter, clock = LoadMeter(), Clock()
-    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, triton_as(config.train.fused_kernels):
         report("putting the run together")
         components, prepared_s = _assembled(config, clock)
         measured, captured = _measure(components, prepared_s, Path(folder), steps, seconds, meter, report)

@@ -1,7 +1,6 @@
 """Losses with MONAI's arguments and definitions, in fewer passes over the voxels."""
 
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
-from hasten.nets.losses.make_loss import fused_loss
 from hasten.nets.losses.modules import (
     DiceCELoss,
     DiceFocalLoss,
@@ -21,6 +20,5 @@ __all__ = [
     "RegionLoss",
     "TverskyCELoss",
     "TverskyLoss",
-    "fused_loss",
     "region_masks",
 ]

@@ -38,17 +38,6 @@ def build_loss(
     return DeepSupervisionLoss(loss)
 
 
-def fused_loss(loss: nn.Module, on: bool) -> None:
-    """Switch the Triton kernels for overlap losses, with or without cross-entropy, on or off in place.
-
-    They are on at first, and run where the scores are on a GPU that Triton supports; regions and focal losses have no
-    such kernels.
-    """
-    for module in loss.modules():
-        if isinstance(module, OverlapLoss):
-            module.kernels = on
-
-
 def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
     common = OverlapOptions(
         to_onehot_y=True,

@@ -36,7 +36,7 @@ class OverlapLoss(nn.Module):
     """
 
     kernels = True
-    """Count by Triton kernels on a GPU, where they take the scores; see `fused_loss`."""
+    """Count by Triton kernels on a GPU, where they take the scores."""
     over_ranks = False
     """Count the batches of all ranks as one, with `batch`. Set by `build_loss`; MONAI has none."""
 

@@ -30,30 +30,30 @@ def _to_fp32(value: Any) -> Any:
     return value.float() if half else value
 
 
-def keep_fp32(network: nn.Module, patterns: str | Iterable[str], *, at: str = "patterns") -> tuple[str, ...]:
+def keep_fp32(network: nn.Module, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Run the modules whose dotted names match one of `patterns` with autocast off and in float32, in place.
 
     patterns: as of `fnmatch`, such as "model.1.*"; case counts. Their outputs are float32, which the next layer under
-    autocast casts down again. Parameters, names and hooks stay; under autocast, parameters are float32 already. `at`
-    names the patterns in errors. Returns the names of the modules. Raises ValueError for a pattern that matches none.
+    autocast casts down again. Parameters, names and hooks stay; under autocast, parameters are float32 already. Returns
+    the names of the modules. Raises ValueError for a pattern that matches none.
     """
     requested = [patterns] if isinstance(patterns, str) else list(patterns)
     names = [name for name, _ in network.named_modules() if name]
     for pattern in requested:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"{at}: {pattern!r} matches no module; there are {first_few(names)}")
+            raise ValueError(f"patterns: {pattern!r} matches no module; there are {first_few(names)}")
     matching = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in requested))
     for name in matching:
         swap_class(network.get_submodule(name), _Fp32)
     return matching
 
 
-def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[str, ...]:
+def tiny_layers(network: nn.Module, probe: Probe) -> tuple[str, ...]:
     """Names of convolutions whose weights' gradient can't be trusted in bf16 on a CPU.
 
     torch 2.13 with AVX512-BF16 returns uninitialised memory there, or writes past its end, if an image is shorter than
     the filter along an axis on which the filter is longer than one voxel: the input's, or for a transposed convolution
-    the output's. Axes shorter than `smallest` or than the filter are counted; those with a filter of one voxel, as the
+    the output's. Axes shorter than 3 voxels or than the filter are counted; those with a filter of one voxel, as the
     squeezed depth of a flat image has, are not. probe: an input as in training; one copy of the network is run on it.
     """
     flow = see_flow(network, probe)
@@ -65,7 +65,7 @@ def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[st
         image = call.output if layer.transposed else call.input
         sides = image.shape[-len(layer.kernel_size) :]
         extents = [(size - 1) * step + 1 for size, step in zip(layer.kernel_size, layer.dilation, strict=True)]
-        if any(extent > 1 and side < max(smallest, extent) for side, extent in zip(sides, extents, strict=True)):
+        if any(extent > 1 and side < max(3, extent) for side, extent in zip(sides, extents, strict=True)):
             layers[call.module] = None
     return tuple(layers)
 

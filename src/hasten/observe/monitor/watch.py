@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hasten.config.yaml_file import load_yaml
 from hasten.files import printable
+from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.monitor.alerts import alerts_of_ranks, sentences
 from hasten.observe.monitor.recording import (
     MONITOR_JSONL,
@@ -26,7 +27,7 @@ from hasten.observe.monitor.recording import (
     recordings,
 )
 from hasten.observe.progress import SHOWN
-from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, LOGS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import duration, integer, mapping, number
 
 SILENT_S = 10.0
@@ -69,7 +70,8 @@ def view_of(folder: Path, *, now: Callable[[], float] = time.time) -> View:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"{folder}: {what}; give the folder that a training run writes, its --out")
-    names = {path.name for path in folder.iterdir()}
+    refuse_cross_validation(folder)
+    names = {path.name for path in folder.iterdir()} - {LOGS}  # which a job has before it begins
     if any(not name.startswith(".") for name in names) and not names & _MARKS:
         raise ValueError(f"{folder}: holds no run ({RUN_YAML} is missing); give the --out of a training run")
     recorded = recordings(folder, RECENT_BYTES)

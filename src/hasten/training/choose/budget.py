@@ -17,6 +17,7 @@ from hasten.config.plan import holds_a_case, median_shape, validation_steps, wit
 from hasten.config.schema import RunConfig
 from hasten.config.settled import with_settings
 from hasten.devices import kind_of
+from hasten.kernels.use import triton_as
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
@@ -79,7 +80,8 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     """
     planned = plan_run(config)
     experiments = Experiments(Clock(), planned.config.train.budget)
-    planned = with_scale(planned, choose_scale(planned, experiments))
+    with triton_as(config.train.fused_kernels):
+        planned = with_scale(planned, choose_scale(planned, experiments))
     for warning in planned.warnings:
         log.warning("%s", warning)
     return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
