@@ -5,7 +5,7 @@
 
 Each file of tests runs in a process of its own, in which every module of MONAI gives Hasten's class under MONAI's name.
 The sdist has no tests of `monai.data`; a checkout of the repository does, and they run where they are there. Nor has it
-the scores that long trainings must reach: those are printed; `--plain` gives those to compare with. Prints how many tests
+the scores that long trainings must reach: those are printed, to compare with `--plain`. Prints how many tests
 pass of each file, and names those that don't. Needs the package `parameterized`.
 """
 
