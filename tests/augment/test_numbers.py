@@ -13,6 +13,7 @@ from monai.transforms import (
     EnsureTyped,
     RandAffined,
     RandCropByPosNegLabeld,
+    RandFlip,
     RandFlipd,
     RandLambdad,
     RandSpatialCropd,
@@ -125,6 +126,10 @@ def test_a_made_number_may_be_named_and_what_is_nowhere_may_not() -> None:
     assert torch.allclose(batch["slice_label"].float(), batch["image"][:, 0, 0, 0, 0] / 10)
     with pytest.raises(ValueError, match=r'gives no "slices_label", only .*; name what batches hold by keys'):
         compile_transforms(named, keys=["image", "slices_label"]).bind(rows(), batch_size=4)
+    with pytest.raises(ValueError, match=r'"grade" has shape \(\); a number is no image: take it out of the keys'):
+        compile_transforms(Compose([RandFlipd(["image", "grade"], 0.5)])).bind(rows(), batch_size=4)
+    with pytest.raises(ValueError, match=r"names keys: use those that end in d \(RandFlipd\)"):
+        compile_transforms(Compose([RandFlip(0.5)]))
 
 
 def test_a_number_beside_images_of_a_loaders_batch_stays_as_it_is() -> None:

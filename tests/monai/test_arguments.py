@@ -1,4 +1,4 @@
-"""Every argument of MONAI's data sets is accepted at MONAI's default, or says why it is not done."""
+"""Arguments stand where they do in MONAI; a default of its data sets is accepted, or the error says why not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import monai.data
+import monai.engines
 import pytest
 from monai.data.utils import json_hashing
 
 import hasten
 
+WORKFLOWS = ("SupervisedEvaluator", "SupervisedTrainer")
 NAMES = ("CacheDataset", "PersistentDataset", "LMDBDataset", "SmartCacheDataset")
 ELSEWHERE = {"data", "transform", "cache_dir", "num_workers", "num_init_workers", "num_replace_workers"}
 """Given by each test, or with other defaults here."""
@@ -32,10 +34,14 @@ def test_every_default_of_monais_is_accepted(name: str, tmp_path: Path) -> None:
     assert sorted(dataset[index]["value"] for index in range(4)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *WORKFLOWS])
 def test_arguments_by_position_mean_what_they_mean_in_monai(name: str) -> None:
-    ours, theirs = (list(inspect.signature(getattr(place, name)).parameters) for place in (hasten, monai.data))
-    assert ours[: len(theirs)] == theirs
+    place = monai.engines if name in WORKFLOWS else monai.data
+    ours, theirs = (list(inspect.signature(getattr(each, name)).parameters.values()) for each in (hasten, place))
+    assert all(each.default is not each.empty for each in ours[len(theirs) :])
+    for one, other in zip(ours, theirs, strict=False):
+        assert one.name == other.name
+        assert name not in WORKFLOWS or (one.kind, one.default) == (other.kind, other.default)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is done to an item of an LMDB file is not seen again, and the settings of the file."""
+"""The settings of an LMDB file."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hasten.monai.persistent import LMDBDataset
 
 pytest.importorskip("lmdb")
-
-
-class Made:
-    """Deterministic: an item of the given side, filled with its number."""
-
-    deterministic = True
-
-    def __call__(self, item: dict[str, int]) -> dict[str, torch.Tensor]:
-        side = item["side"]
-        return {"image": torch.full((side, side), float(item["number"])), "label": torch.arange(side)}
-
-
-def dataset(folder: Path, side: int) -> LMDBDataset:
-    return LMDBDataset([{"number": number, "side": side} for number in range(5)], [Made()], folder)
 
 
 def test_info_and_the_settings_of_the_file(tmp_path: Path) -> None:

@@ -198,10 +198,10 @@ def _volume(name: str, item: Mapping[str, Any], key: str) -> Tensor:
         )
     value = torch.as_tensor(item[key]).as_subclass(Tensor).detach().cpu()
     if value.ndim not in (3, 4):
-        raise ValueError(
-            f'{name}: "{key}" has shape {tuple(value.shape)}; channels first and 2 or 3 axes of space are needed '
-            "(MONAI: EnsureChannelFirstd)"
-        )
+        needed = "channels first and 2 or 3 axes of space are needed (MONAI: EnsureChannelFirstd)"
+        if not value.ndim:
+            needed = "a number is no image: take it out of the keys of the chain's random transforms"
+        raise ValueError(f'{name}: "{key}" has shape {tuple(value.shape)}; {needed}')
     return storable(value)
 
 

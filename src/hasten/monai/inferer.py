@@ -100,7 +100,7 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
         if _passes_gradients(inputs, network) or images.ndim > 5 or self.with_coord or "condition" in extra:
             return self._by_monai(inputs, network, device, args, extra)
         try:
-            return _wrapped(self._scores(images, _bound(network, args, extra), device), inputs)
+            return _wrapped(self._scores(images, lambda windows: network(windows, *args, **extra), device), inputs)
         except _SeveralOutputs:
             return self._by_monai(inputs, network, device, args, extra)
 
@@ -136,8 +136,9 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
         if self.with_coord or "condition" in extra:
             raise ValueError("labels: not with with_coord or condition; decide by the scores of a call")
         device = torch.device(chosen) if chosen is not None else images.device
-        bound = _bound(network, args, extra)
-        results = self._slide(images, bound, lambda _, shape: ArgmaxSink(highest, shape, device))
+        results = self._slide(
+            images, lambda batch: network(batch, *args, **extra), lambda _, shape: ArgmaxSink(highest, shape, device)
+        )
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
         return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 
@@ -188,6 +189,7 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
             window=triple([1] * missing + roi),
             overlap=triple([0.0] * missing + overlap),
             batch_size=self.sw_batch_size,
+            least=2,
             device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
             mode=BlendMode(self.mode).value,
             sigma=triple([1.0] * missing + sigma),
@@ -216,10 +218,6 @@ class SlidingWindowInferer(MonaiSlidingWindowInferer):
 
     def _sums(self, images: Tensor) -> torch.dtype:
         return torch.float64 if images.dtype == torch.float64 else torch.float32
-
-
-def _bound(network: Callable[..., Any], args: tuple[Any, ...], extra: dict[str, Any]) -> Callable[[Tensor], Any]:
-    return lambda windows: network(windows, *args, **extra)
 
 
 def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:

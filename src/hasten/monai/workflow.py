@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from hasten.nets.surgery.layout import as_last
 from hasten.nets.weights import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.base import lay_out_moments
+from hasten.runtime.allocator import kept_memory
 from hasten.runtime.precision import DTYPES, scaler_for, tensor_cores
 
 
@@ -42,6 +43,7 @@ class QuickWorkflow:
     """A name of `PRECISIONS`, or "" for torch's own setting."""
     autocasts: dict[str, Any]
     """Arguments of `torch.autocast` around a forward pass; {} for none."""
+    _step: Callable[[Any], None]
 
     def _finish(self, network: nn.Module, precision: str | None, channels_last: bool) -> None:
         """What MONAI's own set-up lacks."""
@@ -62,8 +64,9 @@ class QuickWorkflow:
         engine: Any = self
         engine.add_event_handler(IterationEvents.MODEL_COMPLETED, lambda: self.state.take_apart())
 
-    def _step(self, batch: Any) -> None:
-        raise NotImplementedError
+    def _keeping(self) -> AbstractContextManager[Any]:
+        """The context of a run: on a CPU, memory that a step frees is kept for the next one, to the end of the run."""
+        return kept_memory() if self.device.type == "cpu" else nullcontext()
 
     def _iteration(self, engine: Any, batchdata: Any) -> Any:
         # ignite puts what this returns into `state.output`, which must not be taken apart for that.
@@ -139,9 +142,8 @@ def settled_precision(device: torch.device, precision: str | None, *, amp: bool,
         raise ValueError(f"amp=True is 16-bit arithmetic, and precision={precision!r} is not: leave one of them out")
     if precision is not None or not amp or device.type == "cpu":
         return precision or ""
-    if dtype is not None:
-        return "fp16" if dtype == torch.float16 else "bf16"
-    return "bf16" if multiplies_bf16(device) else "fp16"
+    half = dtype == torch.float16 if dtype is not None else not multiplies_bf16(device)
+    return "fp16" if half else "bf16"
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
@@ -195,7 +197,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     def run(self) -> None:
         """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
         # Skips MONAI's own `run`, which only makes a new scaler, for CUDA.
-        super(Trainer, self).run()
+        with self._keeping():
+            super(Trainer, self).run()
 
     def _step(self, batch: Any) -> None:
         parts = self._parts(batch)
@@ -280,6 +283,11 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         # fmt: on
         self._finish(network, precision, channels_last)
 
+    def run(self, global_epoch: int = 1) -> None:
+        """Evaluate once. global_epoch: the number of the epoch that handlers are told."""
+        with self._keeping():
+            super().run(global_epoch)
+
     def _step(self, batch: Any) -> None:
         image, label, args, kwargs = self._parts(batch)
         self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
@@ -310,15 +318,7 @@ def like(value: Any, image: Any) -> Any:
 
 def detached(value: Any) -> Any:
     """`value` without the graph, in lists, tuples and dicts too."""
-
-    def detach(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, MetaTensor):
-            return tensor.detach()
-        with torch._C.DisableTorchFunctionSubclass():
-            bare = tensor.detach().as_subclass(MetaTensor)
-        return bare.copy_meta_from(tensor, copy_attr=False)
-
-    return _with_tensors(detach, value)
+    return _with_tensors(lambda tensor: like(plain(tensor).detach(), tensor), value)
 
 
 def float32(value: Any) -> Any:

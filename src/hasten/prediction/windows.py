@@ -51,6 +51,8 @@ class Windows:
     """Share of a window's side that the next one covers again, at least 0 and below 1, of all axes or each."""
     batch_size: int
     """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
+    least: int = 1
+    """Windows at once on a CPU, however large. torch has slower convolutions for a single image of few channels."""
     device: torch.device
     """Device on which windows go through the network and are summed."""
     mode: Mode = "gaussian"
@@ -189,8 +191,8 @@ class _Batcher:
 
     def __init__(self, forward: Forward, windows: Windows, tick: Callable[[int], None] | None) -> None:
         self._forward, self._windows, self._tick = forward, windows, tick
-        largest = max(1, _HOST_VOXELS // prod(windows.window)) if windows.device.type == "cpu" else windows.batch_size
-        self.size = min(windows.batch_size, largest)
+        most = max(windows.least, _HOST_VOXELS // prod(windows.window))
+        self.size = min(windows.batch_size, most) if windows.device.type == "cpu" else windows.batch_size
         self._constant: Tensor | None = None
 
     def run(self, jobs: list[_Job]) -> Iterator[tuple[int, Tensor]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 from ignite.engine import Events
-from monai.engines import Evaluator
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.engines.utils import IterationEvents
 from monai.handlers import MeanDice, from_engine
@@ -15,7 +13,9 @@ from monai.inferers import SlidingWindowInferer
 from monai.transforms import AsDiscreted, Compose
 
 from hasten.monai.workflow import SupervisedEvaluator
+from hasten.runtime.allocator import kept_memory
 from tests.monai.workflow.parts import Watcher, batches, difference, network, snapshot
+from tests.monai.workflow.test_options import trainer_of
 
 WATCHED = [
     Events.STARTED,
@@ -66,11 +66,17 @@ def test_every_event_sees_what_it_sees_with_monai(meta: bool) -> None:
             assert difference(ours, theirs) is None
 
 
-def test_arguments_are_monais_in_monais_order() -> None:
-    ours = list(inspect.signature(SupervisedEvaluator).parameters.values())
-    theirs = list(inspect.signature(MonaiEvaluator).parameters.values())
-    assert [one.name for one in ours[: len(theirs)]] == [other.name for other in theirs]
-    for one, other in zip(ours, theirs, strict=False):
-        assert one.kind == other.kind
-        assert one.default == other.default
-    assert issubclass(SupervisedEvaluator, Evaluator)
+def test_memory_is_kept_from_step_to_step_and_given_back_after_a_run() -> None:
+    """Page faults were a fifth of the processor time of a U-Net on patches of 96^3."""
+    seen: list[bool] = []
+
+    def ask(_: Any) -> None:
+        with kept_memory() as begins:
+            seen.append(begins)
+
+    ask(None)
+    for engine in (SupervisedEvaluator("cpu", batches(1), network()), trainer_of(network(), batches(1))):
+        engine.add_event_handler(Events.ITERATION_COMPLETED, ask)
+        engine.run()
+        ask(None)
+    assert seen == [seen[0], False, seen[0], False, seen[0]]

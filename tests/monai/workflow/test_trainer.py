@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -127,16 +126,6 @@ def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
         ).run()  # fmt: skip
         results.append(witness.seen)
     assert same(*results)
-
-
-def test_arguments_are_monais_in_monais_order() -> None:
-    ours = list(inspect.signature(SupervisedTrainer).parameters.values())
-    theirs = list(inspect.signature(MonaiTrainer).parameters.values())
-    assert [one.name for one in ours[: len(theirs)]] == [other.name for other in theirs]
-    for one, other in zip(ours, theirs, strict=False):
-        assert one.kind == other.kind
-        assert one.default == other.default
-    assert all(one.kind == one.KEYWORD_ONLY and one.default is not one.empty for one in ours[len(theirs) :])
 
 
 def test_the_graph_does_not_outlive_the_step() -> None:
