@@ -60,7 +60,7 @@ def measured_settings(planned: RunPlan, clock: Clock) -> tuple[RunPlan, Accelera
     planned = with_variant(planned, variant)
     to_memory_format(network, planned.case_set.spatial_dims, variant.channels_last)
     clock.tell("trying whether compiling pays")
-    _, found = choose_program(planned, arena, experiments=experiments, step_seconds=step_s)
+    _, found = choose_program(planned, arena)
     accelerators |= found
     planned, _, found = choose_compiled(planned, network, step_s * steps, experiments)
     return planned, accelerators | found, any(times.others > 0 for times in experiments.timed.values())

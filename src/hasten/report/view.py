@@ -356,7 +356,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     """
     planned = plan_run(config)
     case_set, chain = planned.case_set, planned.config.augment
-    program, _ = choose_program(planned, arena_of(planned))
+    program, _ = choose_program(planned, arena_of(planned), steps=1)
     spacing = planned.config.prepare.spacing
     spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
     volumes: list[Pictured] = []

@@ -157,9 +157,7 @@ def compose_run(
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program, which needs the final size of a batch.
-        program, found = choose_program(
-            planned, arena, share_of(planned, strategy), rank_cases, experiments=experiments, step_seconds=step_seconds
-        )
+        program, found = choose_program(planned, arena, share_of(planned, strategy), rank_cases, steps=steps)
         accelerators |= found
         # 5. The strategy places the weights (broadcast, shard, cut into parts); the average of them is placed alike.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
