@@ -17,6 +17,7 @@ from hasten.config.url import shown
 from hasten.observe.clock import Clock
 from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory
+from hasten.runtime.device import current_device as current_device
 from hasten.runtime.device import pick_device as pick_device
 from hasten.runtime.device import seconds_of as seconds_of
 from hasten.runtime.device import synchronize as synchronize

@@ -21,6 +21,8 @@ from hasten.doctor.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MODULE, 
 from hasten.doctor.training import (
     RunComponents,
     collected_between_steps,
+    current_device,
+    pick_device,
     prepare_run,
     save_checkpoint,
     settings_of,
@@ -77,13 +79,14 @@ def take(
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    components = prepare_run(config, clock or Clock())
-    if kind_of(components.planned.device).graphs:
-        notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
-    compiled = components.accelerators["compiled network"].on
-    if compiled:
-        notes.append("The network is compiled, so that its modules have no separate ranges.")
     with ExitStack() as stack:
+        stack.enter_context(current_device(pick_device(config.train.device)))
+        components = prepare_run(config, clock or Clock())
+        if kind_of(components.planned.device).graphs:
+            notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
+        compiled = components.accelerators["compiled network"].on
+        if compiled:
+            notes.append("The network is compiled, so that its modules have no separate ranges.")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-profile-")))
         stack.enter_context(collected_between_steps())
         if not compiled:

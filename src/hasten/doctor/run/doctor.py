@@ -39,6 +39,8 @@ from hasten.doctor.training import (
     arena_of,
     collected_between_steps,
     compose_run,
+    current_device,
+    pick_device,
     plan_run,
     settings_of,
     synchronize,
@@ -95,7 +97,8 @@ def diagnose_run(
     begin = time.perf_counter()
     report = echo or (lambda _: None)
     meter, clock = LoadMeter(), Clock()
-    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+    device = pick_device(config.train.device)
+    with current_device(device), tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         report("putting the run together")
         components, prepared_s = _assembled(config, clock)
         measured, captured = _measure(components, prepared_s, Path(folder), steps, seconds, meter, report)
