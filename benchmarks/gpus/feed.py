@@ -29,8 +29,9 @@ from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
 from hasten.augment.crop import SpatialCrop
 from hasten.augment.make_program import CaseSource, make_program
-from hasten.augment.presets import nnunet_chain
+from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.program import Program
+from hasten.config.schema import SampleConfig
 from hasten.feed.feed import Feed
 from hasten.kernels.use import triton_works
 from hasten.training.capture import captured_run
@@ -39,7 +40,7 @@ GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}
 QUICK = {"mlperf": Nnunet(side=16, batch=2), "spleen": Nnunet(side=16, batch=2)}
 ENDLESS = 10**9
-KINDS = ("captured", "captured, unfused")
+KINDS = ("captured", "captured, unfused", "captured, default chain")
 BATCHES_WATCHED = 20
 """For waits: some work is done for several batches at once, and so is not in each."""
 
@@ -63,10 +64,12 @@ def workload(sheet: Sheet, name: str, work: Nnunet) -> None:
     claims(sheet, name)
 
 
-def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, fuse: bool = False) -> Program:
-    """Over the cases in memory of the device."""
+def own_program(cases: list[Case], work: Nnunet, device: torch.device, kind: str = "") -> Program:
+    """Over the cases in memory of the device. kind: one of `KINDS`; the first one is fused."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
-    store = stored(cases).to(device)
+    if kind == KINDS[2]:
+        chain = default_chain(SampleConfig(patch=work.patch), patch=work.patch, spatial_dims=3)
+    store, fuse = stored(cases).to(device), kind == KINDS[0] and triton_works(device)
     return make_program(chain, CaseSource(store=store), batch_size=work.batch, device=device, fuse=fuse)
 
 
@@ -126,8 +129,8 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, program: Program) -> None:
 
 
 def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str) -> None:
-    """The same with the batch made beside the step in one CUDA graph, in few kernels where that is the kind."""
-    program = own_program(cases, work, sheet.device, fuse=kind == KINDS[0] and triton_works(sheet.device))
+    """The same with the batch made beside the step in one CUDA graph."""
+    program = own_program(cases, work, sheet.device, kind)
     net = net_named(name, quick=sheet.quick)
     rung = next(rung for rung in RUNGS if rung.name == "hasten captured")
     assert program.segment is not None
