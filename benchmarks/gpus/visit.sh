@@ -1,6 +1,6 @@
 #!/bin/sh
 # A visit to a card in some nine minutes: every line is a process of its own with a limit, and its figures are on the
-# disk as they come. A second call with the same folder goes on with what was not finished.
+# disk as they come. A second call with the same folder goes on with what was not finished; each visit has its own.
 #   benchmarks/gpus/visit.sh first OUT       what is there: kernels, steps, feed, tests
 #   benchmarks/gpus/visit.sh second OUT      times to a target, cuda:0 by its name, sizes that were never run
 #   DEVICE=cpu benchmarks/gpus/visit.sh ...  rehearses both at toy sizes, with ten times the limits
@@ -40,23 +40,23 @@ first)
             tests/gpu/test_few_channels.py -k captured
     fi
     part steps 60
-    part kernels 50
+    part kernels 40
     part feed 75
-    part profile 35
+    part profile 30
     part target 110
-    part tests 150
+    part tests 110
     ;;
 second)
     checked 60 tests/gpu/test_capture.py tests/gpu/test_fused.py tests/gpu/test_run.py
     run 10 "$python" -m hasten phantom --out "$out/phantoms"
     name=$device
     [ "$device" = cuda ] && name=cuda:0
-    run 60 "$python" -m hasten train "$out/phantoms" --out "$out/by_name" "train.device=$name" train.steps=300
-    part atrium 200
-    part feed 60
+    run 45 "$python" -m hasten train "$out/phantoms" --out "$out/by_name" "train.device=$name" train.steps=300
+    part atrium 180
+    part feed 50
     part sliding 30
     part fill 30
-    part target 130
+    part target 120
     ;;
 *)
     echo "first or second, then a folder for the results" >&2
