@@ -1,10 +1,10 @@
 """What Hasten does on one CUDA GPU, in a fixed number of seconds and without a network.
 
-Ten parts, the most valuable first (`benchmarks/gpus`): ceilings of the card, the tests, a ladder of training steps, the
-feed, kernels, a profile, the cache, sliding windows, time to a target, MONAI's own gate. Each is a process of its own
-with a share of what is left of the budget, and its file is there from its first figure on, so that neither a fault of
-one part nor the end of the machine costs what was found before. Parts that are finished in `--out` are skipped: a
-second call goes on.
+Eleven parts, the most valuable first (`benchmarks/gpus`): ceilings of the card, the tests, a ladder of training steps,
+the feed, kernels, a profile, the cache, sliding windows, time to a target, the left atrium, MONAI's own gate. Each is a
+process of its own with a share of what is left of the budget, and its file is there from its first figure on, so that
+neither a fault of one part nor the end of the machine costs what was found before. Parts that are finished in `--out`
+are skipped: a second call goes on.
 
 `--device cpu --quick` runs every part at toy sizes where there is no GPU; its files say so in their names.
 """

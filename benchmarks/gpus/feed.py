@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -28,8 +29,9 @@ from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
 from hasten.augment.crop import SpatialCrop
 from hasten.augment.make_program import CaseSource, make_program
-from hasten.augment.presets import nnunet_chain
+from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.program import Program
+from hasten.config.schema import SampleConfig
 from hasten.feed.feed import Feed
 from hasten.kernels.use import triton_works
 from hasten.training.capture import captured_run
@@ -38,6 +40,7 @@ GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}
 QUICK = {"mlperf": Nnunet(side=16, batch=2), "spleen": Nnunet(side=16, batch=2)}
 ENDLESS = 10**9
+KINDS = ("captured", "captured, unfused", "captured, default chain")
 BATCHES_WATCHED = 20
 """For waits: some work is done for several batches at once, and so is not in each."""
 
@@ -54,16 +57,19 @@ def workload(sheet: Sheet, name: str, work: Nnunet) -> None:
     program = own_program(cases, work, sheet.device)
     sheet.attempt(f"{name}: overhead, eager", 4, lambda: overhead(sheet, name, work, program))
     if sheet.cuda:
-        sheet.attempt(f"{name}: overhead, captured", 6, lambda: captured_overhead(sheet, name, work, cases))
+        for kind in KINDS:
+            sheet.attempt(f"{name}: overhead, {kind}", 6, partial(captured_overhead, sheet, name, work, cases, kind))
     sheet.attempt(f"{name}: batches, eager", 4, lambda: batches(sheet, name, work, cases, program))
     sheet.attempt(f"{name}: waits, eager", 2, lambda: count_waits(sheet, name, work, cases, program))
     claims(sheet, name)
 
 
-def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, fuse: bool = False) -> Program:
-    """Over the cases in memory of the device."""
+def own_program(cases: list[Case], work: Nnunet, device: torch.device, kind: str = "") -> Program:
+    """Over the cases in memory of the device. kind: one of `KINDS`; the first one is fused."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
-    store = stored(cases).to(device)
+    if kind == KINDS[2]:
+        chain = default_chain(SampleConfig(patch=work.patch), patch=work.patch, spatial_dims=3)
+    store, fuse = stored(cases).to(device), kind == KINDS[0] and triton_works(device)
     return make_program(chain, CaseSource(store=store), batch_size=work.batch, device=device, fuse=fuse)
 
 
@@ -122,9 +128,9 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, program: Program) -> None:
     keep_overhead(sheet, name, "eager", times)
 
 
-def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
-    """The same with the batch, in few kernels, and the step as one CUDA graph, as a long run has them."""
-    program = own_program(cases, work, sheet.device, fuse=triton_works(sheet.device))
+def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str) -> None:
+    """The same with the batch made beside the step in one CUDA graph."""
+    program = own_program(cases, work, sheet.device, kind)
     net = net_named(name, quick=sheet.quick)
     rung = next(rung for rung in RUNGS if rung.name == "hasten captured")
     assert program.segment is not None
@@ -133,7 +139,7 @@ def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) 
     times = turns({"floor": fixed.step, "fed": fed.step}, sheet.device, rounds=7, repeats=8, warmup=2)
     fixed.close()
     fed.close()
-    keep_overhead(sheet, name, "captured", times)
+    keep_overhead(sheet, name, kind, times)
 
 
 def keep_overhead(sheet: Sheet, name: str, kind: str, times: dict[str, list[float]]) -> None:

@@ -27,6 +27,7 @@ PARTS = (
     Part("fill", "cache fill and the arena's way to the device", 20, 45),
     Part("sliding", "sliding window against MONAI", 20, 45),
     Part("target", "time to target on a phantom twin of the spleen", 110, 1800),
+    Part("atrium", "the left atrium beside its published recipe", 130, 300),
     Part("gate", "MONAI's own gate of training speed", 40, 120),
 )
 

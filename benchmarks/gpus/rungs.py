@@ -43,6 +43,7 @@ RUNGS = (
     Rung(name="hasten", precision="bf16", channels_last=True, fused=True, own=True),
     Rung(name="hasten captured", precision="bf16", channels_last=True, fused=True, own=True, captured=True),
     Rung(name="eager fp16", precision="fp16"),
+    Rung(name="hasten fp16", precision="fp16", channels_last=True, fused=True, own=True),
     Rung(name="eager tf32", precision="tf32"),
     Rung(name="eager fp32"),
     Rung(name="bf16 channels-last", precision="bf16", channels_last=True),
@@ -114,7 +115,8 @@ def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Call
 
 def _own(rung: Rung, network: nn.Module, device: torch.device) -> TrainStep:
     optimizer = build_optimizer(network, TrainConfig(optimizer="sgd", learning_rate=RATE))
-    update = Update(weights=network, optimizer=optimizer, average=average_of(network), clip_norm=12.0)
+    scaler = scaler_for(device, rung.precision)
+    update = Update(weights=network, optimizer=optimizer, average=average_of(network), clip_norm=12.0, scaler=scaler)
     return TrainStep(
         network=network, loss=build_loss(LossConfig()), update=update, precision=rung.precision,
         channels_last=rung.channels_last, device=device, fused_kernels=rung.fused,

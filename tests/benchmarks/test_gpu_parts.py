@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpus import gate, target
+from benchmarks.gpus import atrium, gate, target
 
 # Whole trainings
 
@@ -46,3 +46,11 @@ def test_the_gate_is_passed_only_if_every_run_passes() -> None:
     assert [claim.value for claim in passed] == [30.0, 2.0]
     failed = gate.claims({"hasten": [run_of({0.96: 20.0}), run_of({0.9: 30.0})], "monai": theirs}, 0.95)
     assert not any(claim.holds for claim in failed)
+
+
+def test_the_left_atrium_is_timed_cold_and_against_all_published_iterations() -> None:
+    peer = run_of({0.5: 90.0}) | {"step_s": [0.1, 0.2, 0.1]}
+    reached = atrium.claims({"hasten cold": run_of({0.8: 20.0, 0.91: 50.0}), "vnet": peer}, 0.905)
+    assert [claim.value for claim in reached] == [50.0, 12.0]
+    missed = atrium.claims({"hasten cold": run_of({0.9: 50.0}), "vnet": peer}, 0.905)
+    assert [claim.value for claim in missed] == [None, None]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from hasten.checkpoint.file import read_checkpoint
 from hasten.cli.main import app
+from hasten.pathology import compose
 from hasten.pathology.compose import predict_slides
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.run import train_detection
@@ -46,9 +48,14 @@ def test_a_run_leaves_everything(run: Path) -> None:
     assert (run / "env.json").is_file()
 
 
-def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_prediction_repeats_the_runs_heat_map(
+    run: Path, phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current: list[str] = []
+    monkeypatch.setattr(compose, "current_device", lambda device: nullcontext(current.append(str(device))))
     slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
     result = predict_slides(run, slides, tmp_path / "out", device="cpu")
+    assert current == ["cpu", "cpu"]  # Triton launches on no other
     np.testing.assert_array_equal(
         np.load(tmp_path / "out" / "phantom_002.npy"), np.load(run / "heat_maps" / "phantom_002.npy")
     )

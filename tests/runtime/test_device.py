@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -43,3 +44,24 @@ def test_training_and_prediction_make_their_device_the_current_one(
     train(config_of(source, tmp_path / "cache", "train.steps=1"), tmp_path / "run")
     predict(tmp_path / "run", source / "imagesTr" / "phantom_000.nii.gz", tmp_path / "out", device="cpu")
     assert seen == ["cpu", "cpu"]
+
+
+class Current(Exception):
+    """A device was made the current one."""
+
+
+@pytest.mark.parametrize("name", ["profile.take.take", "run.doctor.diagnose_run", "tune.tune"])
+def test_what_measures_a_run_makes_its_device_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else it would measure other kernels than the run has."""
+
+    def block(device: torch.device) -> AbstractContextManager[None]:
+        raise Current
+
+    module, _, function = f"hasten.doctor.{name}".rpartition(".")
+    monkeypatch.setattr(f"{module}.current_device", block)
+    config = config_of(tmp_path / "set", tmp_path / "cache")
+    given = {"take": {"steps": 1}, "tune": {"out": tmp_path / "out"}}.get(function, {})
+    with pytest.raises(Current):
+        getattr(importlib.import_module(module), function)(config, **given)

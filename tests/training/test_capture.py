@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -41,9 +42,19 @@ class Graph:
 class FakeStream:
     error: Exception | None = None
     spoil = 1.0
+    late = False
+    """Whether what is queued beside the step runs at the end of it, as late as the device may run it."""
 
     def __init__(self, device: torch.device) -> None:
         pass
+
+    @contextmanager
+    def beside(self, body: Callable[[], None]) -> Iterator[None]:
+        if not self.late:
+            body()
+        yield
+        if self.late:
+            body()
 
     def run(self, body: Callable[[], Tensor]) -> Tensor:
         return body()
@@ -106,9 +117,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
     return Own
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], dropout: float) -> None:
-    """A dropout draws the same masks in both."""
+@pytest.mark.parametrize(("dropout", "late"), [(0.0, False), (0.5, False), (0.5, True)])
+def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], dropout: float, late: bool) -> None:
+    """A dropout draws the same masks in both, and it is the same when the batch made beside a step is made."""
+    stand_in.late = late
     step, losses, weights = captured(dropout)
     result = torch.get_rng_state()
     wanted_losses, wanted = plain(dropout)
@@ -157,16 +169,17 @@ def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> N
     assert_close(weights, plain()[1])
 
 
-def test_a_graph_that_leaves_other_weights_is_refused(
-    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["weights", "batch"])
+def test_a_graph_that_leaves_other_weights_or_another_batch_is_refused(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     whole = Graph.replay
 
     def replay(self: Graph) -> None:
         whole(self)
         with torch.no_grad():
-            for weight in step.step.update.weights.parameters():
-                weight.mul_(1.5)
+            for spoiled in step._held[:1] if what == "batch" else step.step.update.weights.parameters():
+                spoiled.mul_(1.5)
 
     monkeypatch.setattr(Graph, "replay", replay)
     step = captured_run(step_of(network_of(3)), segment())

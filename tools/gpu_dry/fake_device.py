@@ -56,9 +56,9 @@ def _changes_nothing(*_: Any, **__: Any) -> None:
     """What a fused update does to the form of tensors."""
 
 
-# torch's fake tensors know AdamW's fused update and not this one.
+# torch's fake tensors know AdamW's fused update at a rate that is a number, and not these.
 _LIBRARY = torch.library.Library("aten", "IMPL", "Meta")
-for _overload in ("_fused_sgd_", "_fused_sgd_.tensor_lr"):
+for _overload in ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
     _LIBRARY.impl(_overload, _changes_nothing)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import product
 from typing import Any, get_args
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,13 @@ from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from hasten.runtime.precision import DTYPES, autocast, memory_format, scaler_for
+from hasten.training.capture import captured_run
 from hasten.training.step import TrainStep
 from hasten.training.update import Update
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
+from tools.gpu_dry.augmentation import preset_segment
 from tools.gpu_dry.compile_kernels import recorded
-from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, keep_format, moved, triton_works
+from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, keep_format, moved, on_cuda, triton_works
 from tools.gpu_dry.table import Check
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -48,6 +51,8 @@ def training_checks() -> Iterator[Check]:
     for name, dims, norm, dropout in product(FAST, (2, 3), NORMS, (0.0, 0.2)):
         config = config_of(name, dims, norm=norm, dropout=dropout)
         yield Check("kernels", f"{dims}-D {name}, {norm}, dropout {dropout}", partial(_kernels, config, dims))
+    for chain in ("nnunet", "spleen"):
+        yield Check("captured steps", f"{chain}, each with the next batch beside it", partial(_captured, chain))
     deep = config_of("dynunet", 3, deep_supervision=1)
     yield Check("steps", "3-D dynunet, deep supervision, bf16", partial(_step, deep, 3, "bf16", True, False))
 
@@ -162,19 +167,47 @@ def _step(config: NetworkConfig, dims: int, precision: str, last: bool, surgery:
         operate(host)
     average = average_of(host)
     with fake_cuda():
-        network = moved(host)
-        image, label = _batch(dims)
-        config_of_run = TrainConfig(learning_rate=1e-3)
-        update = Update(
-            weights=network, optimizer=build_optimizer(network, config_of_run),  # type: ignore[arg-type]
-            average=moved(average), clip_norm=12.0, scaler=scaler_for(CUDA, precision),
-        )  # fmt: skip
-        step = TrainStep(
-            network=network, loss=build_loss(LossConfig()), update=update, precision=precision, channels_last=last,
-            spatial_dims=dims, device=CUDA,
-        )  # fmt: skip
+        step, (image, label) = _step_of(host, average, dims, precision, last), _batch(dims)
         step(image, label, 0)
         with NoHostCopies():
             result = step(image, label, 1)
         expect("loss", (result.dtype, result.device, result.shape), (torch.float32, CUDA, ()))
-        expect("weights", {weight.dtype for weight in network.parameters()}, {torch.float32})
+        expect("weights", {weight.dtype for weight in step.network.parameters()}, {torch.float32})
+
+
+def _step_of(host: nn.Module, average: nn.Module, dims: int, precision: str, last: bool) -> TrainStep:
+    network = moved(host)
+    update = Update(
+        weights=network, optimizer=build_optimizer(network, TrainConfig(learning_rate=1e-3)),  # type: ignore[arg-type]
+        average=moved(average), clip_norm=12.0, scaler=scaler_for(CUDA, precision),
+    )  # fmt: skip
+    return TrainStep(
+        network=network, loss=build_loss(LossConfig()), update=update, precision=precision, channels_last=last,
+        spatial_dims=dims, device=CUDA,
+    )  # fmt: skip
+
+
+class _Streams:
+    """Stands in for `SideStream`, as no stream can be made here."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def run(self, body: Callable[[], Tensor]) -> Tensor:
+        return body()
+
+    @contextmanager
+    def beside(self, body: Callable[[], None]) -> Iterator[None]:
+        body()
+        yield
+
+
+def _captured(chain: str) -> None:
+    """Two steps in the form that is captured."""
+    cases, host = preset_segment(chain, 3, SIDE, "float16", batch_size=2), made(config_of("unet"), 3, True)
+    average = average_of(host)
+    with fake_cuda(), mock.patch("hasten.training.capture.SideStream", _Streams):
+        captured = captured_run(_step_of(host, average, 3, "bf16", True), on_cuda(cases))
+        captured(0)
+        with NoHostCopies():
+            expect("loss", captured(1).device, CUDA)

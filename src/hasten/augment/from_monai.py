@@ -332,7 +332,9 @@ def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[t
     images = [each for each in (*cached.fixed_transforms, *rest) if _names_images(each)]
     maybe = _ordered(key for each in images for key in keys_of(each) if key not in sure and key not in created)
     if not sure and not maybe:
-        raise ValueError("no transform of the chain names keys: use those that end in d (RandFlipd), or name entries by keys")
+        raise ValueError(
+            "no transform of the chain names keys: use those that end in d (RandFlipd), or name entries by keys"
+        )
     return sure + maybe, maybe
 
 

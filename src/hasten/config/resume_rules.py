@@ -63,7 +63,7 @@ RUN_RULES: Rules = {
     **_rules("train", "learning_rate_batch schedule milestones warmup_fraction", _SCHEDULE),
     **_rules("train", "momentum weight_decay lr_scale", _IN_STATE),
     **_rules("train", "target clip_norm accumulate ema", _TRAINING),
-    "train.activations": _MACHINE,
+    **_rules("train", "activations cudnn_benchmark", _MACHINE),
     **_rules("train", "channels_last fused_kernels compile capture checkpoint_every", Rule("machine", auto=True)),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),
     "train.device": Rule("machine", "results are not bit for bit those of the device before"),

@@ -290,6 +290,8 @@ class TrainConfig:
     """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None
     """Replay the whole step as one CUDA graph; None does on a GPU where that is possible."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN time its algorithms on a GPU in the first step of each shape, instead of choosing by its heuristics."""
     activations: Amount = "all"
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: Count | None = None

@@ -17,6 +17,7 @@ from hasten.config.url import shown
 from hasten.observe.clock import Clock
 from hasten.prediction.outputs import make_folder as make_folder
 from hasten.runtime.allocator import keep_freed_memory
+from hasten.runtime.device import current_device as current_device
 from hasten.runtime.device import pick_device as pick_device
 from hasten.runtime.device import seconds_of as seconds_of
 from hasten.runtime.device import synchronize as synchronize
@@ -60,7 +61,7 @@ def measured_settings(planned: RunPlan, clock: Clock) -> tuple[RunPlan, Accelera
     planned = with_variant(planned, variant)
     to_memory_format(network, planned.case_set.spatial_dims, variant.channels_last)
     clock.tell("trying whether compiling pays")
-    _, found = choose_program(planned, arena, experiments=experiments, step_seconds=step_s)
+    _, found = choose_program(planned, arena)
     accelerators |= found
     planned, _, found = choose_compiled(planned, network, step_s * steps, experiments)
     return planned, accelerators | found, any(times.others > 0 for times in experiments.timed.values())

@@ -12,7 +12,7 @@ from hasten.config.decision import Accelerators
 from hasten.config.load import dump_run, with_absolute_paths
 from hasten.config.schema import RunConfig
 from hasten.config.settled import with_settings
-from hasten.doctor.training import machine, make_folder, measured_settings, plan_run
+from hasten.doctor.training import current_device, machine, make_folder, measured_settings, pick_device, plan_run
 from hasten.observe.clock import Clock
 from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import empty_folder, write_json, write_text, writing_to
@@ -74,7 +74,8 @@ def tune(config: RunConfig, out: Path, *, echo: Callable[[str], None] | None = N
     """
     created = make_folder(empty_folder(Path(out)))
     try:
-        tuned = _tuned(with_absolute_paths(config), Path(out), Clock(tell=echo or (lambda text: None)))
+        with current_device(pick_device(config.train.device)):
+            tuned = _tuned(with_absolute_paths(config), Path(out), Clock(tell=echo or (lambda text: None)))
         _write(tuned)
     except BaseException:
         if created and not any(Path(out).iterdir()):

@@ -37,7 +37,7 @@ from hasten.pathology.evaluate import (
     write_detections,
 )
 from hasten.pathology.tiles import TileSet, balanced, make_batches, num_threads, open_case
-from hasten.runtime.device import pick_device
+from hasten.runtime.device import current_device, pick_device
 from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
 from hasten.runtime.precision import memory_format, to_memory_format
 from hasten.runtime.variant import Variant, candidates, explain, fitted_to_device
@@ -209,7 +209,7 @@ def predict_slides(
             heat_map_grid(slide, config)  # a slide without the level is refused before anything is written
     rows: list[Detection] = []
     for path, name in zip(paths, names, strict=True):
-        with open_case(path, config.data) as slide:
+        with current_device(scorer.device), open_case(path, config.data) as slide:
             rows += scan(slide, name, scorer, config, out).rows(name)
     write_detections(out / DETECTIONS_CSV, rows)
     return out / DETECTIONS_CSV

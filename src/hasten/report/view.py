@@ -362,7 +362,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     volumes: list[Pictured] = []
     sizes: list[int] = []
     with triton_as(config.train.fused_kernels):
-        program, _ = choose_program(planned, arena_of(planned))
+        program, _ = choose_program(planned, arena_of(planned), steps=1)
         while sum(sizes) < _PATCHES:
             batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
             sizes.append(len(batch["image"]))

@@ -66,9 +66,9 @@ def _allows_tf32(place: Any, newer: str) -> bool:
 def autotuned(device: torch.device, on: bool = True) -> Iterator[None]:
     """Let cuDNN, on a GPU, time its algorithms for each shape that is new inside the block, and keep the fastest.
 
-    On an H100 that takes 3 to 11 s for a network and gains less than 2 % on cuDNN's heuristics, so that it pays in long
-    runs only; whole volumes of a validation each have their own shape. Where deterministic algorithms are asked for,
-    and unless `on`, nothing is changed.
+    On an H100 that takes 3 to 11 s for a network and gains less than 2 % on cuDNN's heuristics. Whole volumes of a
+    validation each have their own shape. Where deterministic algorithms are asked for, and unless `on`, nothing is
+    changed.
     """
     if not on or not kind_of(device).cudnn or torch.are_deterministic_algorithms_enabled():
         yield

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import torch
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class SideStream:
-    """A separate stream, on which work is run or captured."""
+    """A separate stream, on which work is run or captured, and one of lower priority beside it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.device, self.stream = device, torch.cuda.Stream(device, priority=-1)
+        self._beside = torch.cuda.Stream(device)
 
     def run(self, body: Callable[[], Tensor]) -> Tensor:
         """Run `body` after the work queued on the current stream; work queued there later waits for it.
@@ -30,6 +31,20 @@ class SideStream:
         current.wait_stream(self.stream)
         result.record_stream(current)
         return result
+
+    @contextmanager
+    def beside(self, body: Callable[[], None]) -> Iterator[None]:
+        """Within what is run or captured: queue `body` beside what the block queues; later work waits for both.
+
+        Neither may write what the other one reads. A tensor that `body` makes may be read after the block.
+        """
+        self._beside.wait_stream(self.stream)
+        with torch.cuda.stream(self._beside):
+            body()
+        try:
+            yield
+        finally:
+            self.stream.wait_stream(self._beside)
 
     def capture(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of what `body` queues, and where its result will lie; nothing of it is run."""

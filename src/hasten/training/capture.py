@@ -1,4 +1,4 @@
-"""The whole step, batch included, as one CUDA graph: one launch instead of some thousand.
+"""The whole step, and the next one's batch beside it, as one CUDA graph: one launch instead of some thousand.
 
 The first steps run as they are, on the stream that is then captured: they are the warm-up, and the run's own first
 steps as well, so that nothing has to be undone after them. Capturing runs nothing. Before the graph is used, one
@@ -55,7 +55,7 @@ def why_no_batch(program: Program) -> str | None:
 
 
 def captured_run(step: TrainStep, segment: Segment) -> CapturedStep:
-    """A step whose graph makes its batches, too."""
+    """A step whose graph makes its batches, too, each beside the step before."""
     size = segment.batch_size
     sample = torch.arange(size, device=segment.store.device)
 
@@ -67,7 +67,7 @@ def captured_run(step: TrainStep, segment: Segment) -> CapturedStep:
             made = segment.rendered(segment.drawn(sample))
         return made["image"], made["label"]
 
-    return CapturedStep(step=step, load=load, batch=batch)
+    return CapturedStep(step=step, load=load, batch=batch, ahead=True)
 
 
 _State = tuple[list[Tensor], list[Tensor]]
@@ -87,6 +87,8 @@ class CapturedStep:
     """Writes the input of `batch` for a 0-based step, into the same memory each time."""
     batch: Callable[[], tuple[Tensor, Tensor]]
     """Image (B, C, *S) and label (B, 1, *S), made from that input within the graph."""
+    ahead: bool = False
+    """Whether a batch depends on the number of its step alone, so that the graph makes the next one beside the step."""
     on: bool = False
     """Whether steps are replayed."""
     settled: bool = False
@@ -101,6 +103,10 @@ class CapturedStep:
     _share: Tensor = field(init=False)
     """() how far the average moves."""
     _loss: Tensor | None = None
+    _held: tuple[Tensor, ...] = ()
+    """Where the graph reads its batch, if the next one is made ahead."""
+    _holds: int | None = None
+    """The step whose batch lies there once what is queued has run."""
 
     def __post_init__(self) -> None:
         device = self.step.device
@@ -150,11 +156,11 @@ class CapturedStep:
         except Exception as error:  # lack of memory among them
             self.reason = f"capturing failed: {first_line(error)}"
         # Only after the except block: the traceback keeps the tensors of the failed step alive.
+        if before is not None:
+            self._restore(before)
         if not self.on:
             log.warning("the step runs without a CUDA graph: %s", self.reason)
             self._drop()
-        if before is not None:
-            self._restore(before)
         return self._replay(index) if self.on else self._plain(index)
 
     def _capture(self, index: int, before: _State) -> str:
@@ -186,13 +192,18 @@ class CapturedStep:
         if self._graph is not None:
             self._graph.reset()
         self._graph, self._loss, self.on = None, None, False
+        self._held, self._holds = (), None
         self.step.update.optimizer.zero_grad(set_to_none=True)
         release_memory()
 
     def _set(self, index: int) -> None:
         """Write what the graph reads: the batch's input, and numbers of Python's as tensors."""
         update = self.step.update
-        self.load(index)
+        if self.ahead and self._holds != index:
+            self.load(index)
+            self._hold(self.batch())
+        self.load(index + self.ahead)
+        self._holds = index + 1
         self._share.fill_(average_share(index, update.average_decay))
         if update.schedule is not None:
             set_rate(update.optimizer, update.schedule(index))
@@ -206,24 +217,41 @@ class CapturedStep:
         for group, rate in zip(groups, self._rates, strict=True):
             group["lr"] = rate
         try:
-            return self.step(*self.batch(), 0)
+            return self._beside() if self.ahead else self.step(*self.batch(), 0)
         finally:
             update.schedule, update.share = schedule, None
             for group, number in zip(groups, numbers, strict=True):
                 group["lr"] = number
+
+    def _beside(self) -> Tensor:
+        """The step on the batch that is held, and beside it the next batch, which then takes its place."""
+        assert self._side is not None
+        made: list[tuple[Tensor, Tensor]] = []
+        image, label = self._held
+        with self._side.beside(lambda: made.append(self.batch())):
+            loss = self.step(image, label, 0)
+        self._hold(made[0])
+        return loss
+
+    def _hold(self, made: tuple[Tensor, Tensor]) -> None:
+        if not self._held:
+            self._held = tuple(value.clone() for value in made)
+        for held, value in zip(self._held, made, strict=True):
+            held.copy_(value)
 
     def _tensors(self) -> list[Tensor]:
         update = self.step.update
         modules = [update.weights, *([update.average] if update.average is not None else [])]
         parameters = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         states = [value for state in update.optimizer.state.values() for value in state.values()]
-        return [*parameters, *(value for value in states if isinstance(value, Tensor)), update.skipped]
+        return [*parameters, *(value for value in states if isinstance(value, Tensor)), update.skipped, *self._held]
 
     def _state(self) -> _State:
         return [tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device)
 
     def _restore(self, state: _State) -> None:
         tensors, generators = state
+        self._holds = None  # a batch is made again rather than kept
         set_random_states(generators, self.step.device)
         with torch.no_grad():
             for tensor, value in zip(self._tensors(), tensors, strict=True):
@@ -236,5 +264,5 @@ class CapturedStep:
         for actual, other in zip(self._tensors(), after[0], strict=True):
             distance = (actual.detach().double() - other.double()).norm()
             if not distance <= 0.02 * other.double().norm() + 1e-3:
-                return "the graph leaves other weights behind than the step"
+                return "the graph leaves other weights, or another batch, behind than the step"
         return None

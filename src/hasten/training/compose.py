@@ -157,18 +157,13 @@ def compose_run(
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program, which needs the final size of a batch.
-        program, found = choose_program(
-            planned, arena, share_of(planned, strategy), rank_cases, experiments=experiments, step_seconds=step_seconds
-        )
+        program, found = choose_program(planned, arena, share_of(planned, strategy), rank_cases, steps=steps)
         accelerators |= found
         # 5. The strategy places the weights (broadcast, shard, cut into parts); the average of them is placed alike.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
-        # 6. cuDNN's algorithms, then compilation, if the steps take long enough for them to pay.
-        seconds = step_seconds * steps
-        tries, found = autotune.choose_autotuning(device, seconds)
-        accelerators |= found
-        planned, compiled, found = autotune.choose_compiled(planned, network, seconds, experiments, world)
+        # 6. Compilation, if the steps take long enough for it to pay.
+        planned, compiled, found = autotune.choose_compiled(planned, network, step_seconds * steps, experiments, world)
         accelerators |= found
         if planned.config.train.compile:
             keep_threads()
@@ -177,9 +172,7 @@ def compose_run(
         paced = paced_schedule(train, planned.config.sample.batch_size)
         loss = planned.loss(over_ranks=strategy.same_loss)
         called, fused = strategy.wrap(compiled), not planned.config.train.compile and variant.fused_kernels
-        step = make_step(
-            train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, tries=tries
-        )
+        step = make_step(train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused)
     accelerators["fused optimizer"] = Accelerator(True, "default", "all weights are updated together")
     accelerators |= homes_of(arena, rank_cases)
     if start is not None:
@@ -236,10 +229,9 @@ def make_step(
     *,
     called: nn.Module | None = None,
     fused: bool = False,
-    tries: bool = False,
 ) -> TrainStep:
     """The step and its optimizer. network: uncompiled, as it owns the weights. called: the form of it that is called,
-    compiled or wrapped; None calls itself. tries: whether cuDNN times its algorithms."""
+    compiled or wrapped; None calls itself."""
     network.train()
     variant = variant_of(train)
     update = Update(
@@ -262,6 +254,6 @@ def make_step(
         device=device,
         accumulate=train.accumulate,
         fused_kernels=fused,
-        autotune=tries,
+        autotune=train.cudnn_benchmark,
         strategy=strategy,
     )

@@ -144,8 +144,7 @@ def plan_run(
     """Read what the source declares, split it, take its fingerprint and make the plan.
 
     device: what `pick_device` gave for this run, if that is known. begun: the run goes on, so network.weights, maybe
-    gone, is not read. Raises ValueError for anything wrong with the
-    source, the split or the settings.
+    gone, is not read. Raises ValueError for anything wrong with the source, the split or the settings.
     """
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")

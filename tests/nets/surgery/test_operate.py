@@ -72,6 +72,16 @@ def test_outputs_gradients_and_statistics_are_those_before(name: str, dims: int)
         assert close(other(image), plain(image), 1e-9)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_pass_without_values_finds_the_same(name: str, dims: int) -> None:
+    networks, image = [network_of(name, dims) for _ in range(2)], image_of(name, dims)
+    done = [operate(network, probe) for network, probe in zip(networks, (image, image.to("meta")), strict=True)]
+    assert done[0] == done[1]
+    assert [type(module) for module in networks[0].modules()] == [type(module) for module in networks[1].modules()]
+    assert not any(value.is_meta for value in networks[1].parameters())
+
+
 @pytest.mark.parametrize(
     "name",
     ["unet", "unet batch", "unet group", "dynunet deep", "segresnet", "plainconvunet", "residualencoderunet", "odd"],

@@ -21,6 +21,8 @@ from hasten.doctor.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MODULE, 
 from hasten.doctor.training import (
     RunComponents,
     collected_between_steps,
+    current_device,
+    pick_device,
     prepare_run,
     save_checkpoint,
     settings_of,
@@ -79,6 +81,7 @@ def take(
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
     with ExitStack() as stack:
+        stack.enter_context(current_device(pick_device(config.train.device)))
         stack.enter_context(triton_as(config.train.fused_kernels))
         components = prepare_run(config, clock or Clock())
         if kind_of(components.planned.device).graphs:

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ from hasten.doctor.training import (
     arena_of,
     collected_between_steps,
     compose_run,
+    current_device,
+    pick_device,
     plan_run,
     settings_of,
     synchronize,
@@ -96,7 +98,11 @@ def diagnose_run(
     begin = time.perf_counter()
     report = echo or (lambda _: None)
     meter, clock = LoadMeter(), Clock()
-    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, triton_as(config.train.fused_kernels):
+    device = pick_device(config.train.device)
+    with ExitStack() as stack:
+        stack.enter_context(current_device(device))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-doctor-"))
+        stack.enter_context(triton_as(config.train.fused_kernels))
         report("putting the run together")
         components, prepared_s = _assembled(config, clock)
         measured, captured = _measure(components, prepared_s, Path(folder), steps, seconds, meter, report)

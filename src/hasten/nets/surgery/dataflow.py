@@ -124,10 +124,12 @@ class _Watch(TorchFunctionMode):
 def see_flow(network: nn.Module, probe: Probe) -> Flow:
     """Run a copy of `network` once on `probe`, in training mode and without gradients.
 
-    The network, its running statistics and the random state are left as they are. Raises ValueError if it can't be
-    copied or does not run on the probe.
+    The network, its running statistics and the random state are left as they are; on a tensor of the meta device,
+    nothing is computed. Raises ValueError if it can't be copied or does not run on the probe.
     """
     network_copy = copied(network)
+    if isinstance(probe, Tensor):
+        network_copy.to(probe.device)
     watch = _Watch()
     calls: dict[int, Call] = {}
 

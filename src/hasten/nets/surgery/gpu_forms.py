@@ -1,7 +1,7 @@
 """Concatenations and convolutions of few channels in forms that are fast in channels-last on a GPU.
 
 torch concatenates maps of five dimensions in channels-last one element at a time, and cuDNN is slow for convolutions
-from or to few channels: 15 ms of the 113 of a U-Net's step on an H100, and 19 of the 85 on an H200. As rows of
+from or to few channels: 15 ms of the 113 of a U-Net's step on an H100, and 9 of the 85 on an H200. As rows of
 channels, the first is a copy of rows. The others have kernels, or get channels of zeros up to eight, without which
 cuDNN takes no matrix units. Values differ by the order of sums alone, and the names and shapes of weights stay.
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from hasten.nets.surgery.bias import cancelled_biases, is_unbiased, leave_out, to_unbiased
@@ -34,13 +34,14 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     return replace(surgery, unbiased=unbiased, few_channels=few_channel_layers(network) if fuse else ())
 
 
-def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: bool = True) -> Surgery:
-    """`operate` by the types of MONAI's blocks with an instance norm, or else on an example: tracing takes a second.
+def operate_built(network: nn.Module, example: Callable[[], Tensor], *, biases: bool = True) -> Surgery:
+    """`operate` by the types of MONAI's blocks with an instance norm, or else by tracing an example on the meta device.
 
-    network: one that Hasten has built. Changes it in place.
+    There nothing is computed: elsewhere, the pass takes up to some seconds. example: gives an image (B, C, *S).
+    network: one that Hasten has built, which decides nothing by values. Changes it in place.
     """
     surgery = operate(network)
-    return surgery if surgery.fused else operate(network, example(), biases=biases)
+    return surgery if surgery.fused else operate(network, example().to("meta"), biases=biases)
 
 
 def undo(network: nn.Module) -> None:

@@ -47,8 +47,6 @@ _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 _SHORT_STEPS = 1000
 """Runs of at most this many steps use the CPU's default variant: a comparison takes as long as 10 to 20 of them."""
 _NO_BF16 = "this processor has no bf16 instructions"
-_AUTOTUNE_SECONDS = 600.0
-"""Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = 60.0
 """Seconds that a trial of the compiled network takes on a CPU, about."""
 _NETWORK_COMPILE_SAVES = 0.15
@@ -314,20 +312,6 @@ def choose_compiled(
                 network, probe_of(planned), variant_of(planned.config.train), always=bool(requested)
             )
     return with_train(planned, compile=outcome.on), result, {"compiled network": outcome}
-
-
-def choose_autotuning(device: torch.device, predicted: float) -> tuple[bool, Accelerators]:
-    """Whether cuDNN times its algorithms: on a GPU, in runs that are long enough for it to pay.
-
-    predicted: seconds that the steps are expected to take; 0 where nothing was measured.
-    """
-    if not kind_of(device).cudnn:
-        return False, {}
-    on = predicted >= _AUTOTUNE_SECONDS
-    limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"
-    length = f"the steps take about {predicted:.0f} s" if predicted else "how long the steps take was not measured"
-    why = f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
-    return on, {"cuDNN autotuning": Accelerator(on, "measured", why)}
 
 
 def choose_capture(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 
 import torch
-from torch import Tensor
 
 from hasten.augment.chain import Batch
 from hasten.augment.fused import fused_places
@@ -19,33 +17,25 @@ from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.config.decision import Accelerator, Accelerators
-from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
 from hasten.files import first_line
 from hasten.kernels.build_together import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
-from hasten.observe.clock import Clock
-from hasten.runtime.device import seconds_of
-from hasten.runtime.measure import certainly_faster, compared
-from hasten.runtime.side_stream import SideStream
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
-from hasten.training.choose.experiments import Experiments
 from hasten.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
-_COMPARE_SECONDS = 10.0
-"""Time limit, in seconds, of comparing two programs."""
 _CHECKED_BATCHES = 8
-"""Batches that fused kernels must make as torch's operations do, before they are timed."""
+"""Batches that fused kernels must make as torch's operations do."""
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
-_FUSE_SECONDS, _FUSED_SAVES = 1.5, 0.8
-"""Seconds that fusing nnU-Net's chain on a GPU costs (six kernels, built together in about one; the batches that are
-checked and timed), and the share of a batch's time that it is likely to save."""
+_FUSED_STEPS = 500
+"""Shortest run, in steps, that fuses nnU-Net's chain on a GPU: to build six kernels takes about a second, and a batch
+of some 460 launches takes 3.6 ms on an H200."""
 
 
 def choose_program(
@@ -54,27 +44,20 @@ def choose_program(
     share: Share = WHOLE,
     rank_cases: RankCases | None = None,
     *,
-    experiments: Experiments | None = None,
-    step_seconds: float = 0.0,
+    steps: int | None = None,
 ) -> tuple[Program, Accelerators]:
-    """The batch program of a rank's share, fused on a GPU if that pays.
+    """The batch program of a rank's share, fused on a GPU in all but short runs.
 
-    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. experiments: of the run;
-    None limits nothing. step_seconds: of a step without its batch. Raises ValueError for an augmentation that these
-    cases don't allow.
+    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. steps: those that the run
+    will make; None makes all that are planned. Raises ValueError for an augmentation that these cases don't allow.
     """
     make = partial(_program, planned, arena, share, rank_cases)
     program, accelerators = make(), Accelerators()
     segment = program.latest
     _build_kernels(segment)
     if triton_works(planned.device) and not segment.prepared_on_host and fused_places(segment.stages):
-        program, accelerators["fused batch kernels"] = _in_few_kernels(
-            program,
-            partial(make, fuse=True),
-            planned.config.train,
-            step_seconds,
-            experiments or Experiments(Clock()),
-        )
+        steps = planned.config.train.steps if steps is None else steps
+        program, accelerators["fused batch kernels"] = _in_few_kernels(program, partial(make, fuse=True), steps)
     slow = planned.augmentation.per_sample
     if slow:
         names = "; ".join(f"{step.name} ({step.why})" for step in slow)
@@ -84,64 +67,20 @@ def choose_program(
     return program, accelerators
 
 
-def _in_few_kernels(
-    program: Program, make: Callable[[], Program], train: PlannedTrain, step_seconds: float, experiments: Experiments
-) -> tuple[Program, Accelerator]:
-    """nnU-Net's chain on a GPU by `render_fused`, if it pays and batches stay the same."""
-    segment, chosen = program.latest, program
-    with experiments.running():
-        batch = _as_run(segment, train)
-        _, *later = [seconds_of(batch, segment.device) for _ in range(3)]
-    batch_s = min(later)
-    fitting = int(min(train.steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
-    why = f"a batch takes {1e3 * batch_s:.1f} ms in {fitting} steps"
-    refusal = experiments.refusal(_FUSE_SECONDS, _FUSED_SAVES * batch_s * fitting)
-    if refusal:
-        return program, Accelerator(False, "measured", f"{why}; fusing is not tried: {refusal}")
+def _in_few_kernels(program: Program, make: Callable[[], Program], steps: int) -> tuple[Program, Accelerator]:
+    """nnU-Net's chain on a GPU by `render_fused`, if the run is long enough and batches stay the same."""
+    if steps < _FUSED_STEPS:
+        return program, Accelerator(False, "default", f"to build its kernels pays in {_FUSED_STEPS} steps or more")
     try:
-        with experiments.running():
-            fused = make()
-            _build_kernels(fused.latest)
-            if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                arms = {"eager": batch, "fused": _as_run(fused.latest, train)}
-                limit_s = min(_COMPARE_SECONDS, experiments.left_s)
-                comparison = compared(arms, segment.device, base="eager", seconds=limit_s)
-                gain = comparison.arms["fused"]
-                if certainly_faster(comparison, "fused", segment.device):
-                    chosen, why = fused, f"{why}; measured {gain}"
-                else:
-                    why = f"{why}, but it is not certainly faster: {gain}"
-            else:
-                why = "its batches are not those of the operations one by one"
+        fused = make()
+        _build_kernels(fused.latest)
+        if all(_alike(program.latest(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+            return fused, Accelerator(True, "default", "a few kernels make the batches of the operations one by one")
+        why = "its batches are not those of the operations one by one"
     except Exception as error:
         why = f"it failed: {first_line(error)}"
-    if chosen is program:
-        log.warning("the augmentation runs operation by operation: %s", why)
-    return chosen, Accelerator(chosen is not program, "measured", why)
-
-
-def _as_run(segment: Segment, train: PlannedTrain) -> Callable[[], object]:
-    """A call that makes a batch as the run will: within a CUDA graph where the step can be one.
-
-    Launches, which take the most of an eager batch's time, are nearly free in a graph.
-    """
-    eager = partial(next, map(segment, count()))
-    if segment.why_not_captured is not None or train.capture is False:
-        return eager
-    sample = torch.arange(segment.batch_size, device=segment.device)
-
-    def batch() -> Tensor:
-        with torch.no_grad():
-            return segment.rendered(segment.drawn(sample))["image"]
-
-    side = SideStream(segment.device)
-    try:
-        side.run(batch)  # warm-up
-        graph, _ = side.capture(batch)
-    except Exception as error:  # the run's capture will fail alike, and say so
-        log.info("a batch is timed without a graph: %s", first_line(error))
-        return eager
-    return graph.replay
+    log.warning("the augmentation runs operation by operation: %s", why)
+    return program, Accelerator(False, "measured", why)
 
 
 def _build_kernels(segment: Segment) -> None:
