@@ -4,7 +4,8 @@ Each run is `hasten train DATA train.budget=MINmin` in a process of its own with
 imports, preparation, measuring, validation and the report. The Dice is that of the best weights on the validation
 cases, on the images' own voxels. `--choices` compares settings with the plan; choose on another `--split` than the one
 that is quoted (0). Cases of one patient (cardiac) are never on both sides of a split. Parts can be run one by one and
-joined: `--merge` takes the files that earlier calls wrote.
+joined: `--merge` takes the files that earlier calls wrote. `at_0.33` is the best validation by a third of the time, on
+the plan's grid (0: there was none yet), `worst_case` the Dice of the worst validation case there.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks.data import phantoms
 from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish
 from benchmarks.time_limit import SCAN, limited_run, merged
+from hasten.evaluation.examples import EXAMPLES
 from hasten.training.choose.budget import MORE
 
 ABOUT = str(__doc__)
@@ -38,6 +43,10 @@ GOALS = {
 VOLUMES = ("left_atrium", "cardiac", "hippocampus")
 PEERS = ("fast", "segresnet")
 """MONAI's recipes, as `benchmarks.minutes` has them."""
+SHARES = (0.1, 0.2, 0.33, 0.5)
+"""Of the time: where the curve is quoted."""
+SHOWN = ("prepare.spacing", "sample.patch", "sample.batch_size", "network.name", "network.channels", "train.steps")
+"""Of the plan, with the reasons: what differs from set to set."""
 CHOICES = {
     "plan": (),
     "own voxels": ("prepare.spacing=[0,0,0]",),
@@ -78,15 +87,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         merge={"nargs": "+", "type": Path, "default": [], "help": "results of earlier calls to join; runs nothing"},
     )  # fmt: skip
     others = busy_machine()
-    results = merged(given.merge) if given.merge else measured(given)
-    settings = {"about": ABOUT, "split": given.split, "choices": CHOICES}
+    plans: dict[str, Any] = {}
+    for file in given.merge:
+        plans |= json.loads(file.read_text())["settings"].get("plans", {})
+    results = merged(given.merge) if given.merge else measured(given, plans)
+    settings = {"about": ABOUT, "split": given.split, "choices": CHOICES, "plans": plans}
     label = "any_data" if given.split == 0 else "any_data_choices"
     finish(label, claims(results, given.split), results, given.out, given.quick, settings=settings,
            others_before=others)  # fmt: skip
 
 
-def measured(given: Namespace) -> dict[str, list[float]]:
-    """The figures of each arm, by name and figure; seeds are rounds, which are interleaved."""
+def measured(given: Namespace, plans: dict[str, Any]) -> dict[str, list[float]]:
+    """The figures of each arm, by name and figure; seeds are rounds, which are interleaved.
+
+    plans: receives the decisions of each arm's last run.
+    """
     results: dict[str, list[float]] = {}
     names = given.sets or (("phantoms",) if given.quick else tuple(GOALS))
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +115,10 @@ def measured(given: Namespace) -> dict[str, list[float]]:
                     overrides = [*split_of(source, given.split), f"train.seed={seed}"]
                     for choice in (*given.choices, *(given.peers if name in VOLUMES else ())):
                         arm = f"{name}, {minutes:g} min, {choice}"
-                        of = run_peer if choice in PEERS else run
-                        figures = of(source, minutes, overrides, choice)
+                        if choice in PEERS:
+                            figures = run_peer(source, minutes, overrides, choice)
+                        else:
+                            figures, plans[arm] = run(source, minutes, overrides, choice)
                         print(f"{seed} {arm}: {figures}", file=sys.stderr)
                         for figure, value in figures.items():
                             results.setdefault(f"{arm}/{figure}", []).append(value)
@@ -119,23 +136,37 @@ def split_of(source: Path, seed: int) -> list[str]:
     return [f"data.split.validation={json.dumps([case for case in cases if case.split('_frame')[0] in held_out])}"]
 
 
-def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> dict[str, float]:
-    """The figures of `limited_run`, the planned steps that should fit, and further shares of the limit."""
+def run(source: Path, minutes: float, overrides: Sequence[str], choice: str) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures of `limited_run`, the planned steps that should fit, further shares of the limit and the curve; and
+    the plan: of each setting of `SHOWN` its value and reason."""
     seconds = 60 * minutes
     chosen = [text if "=x" not in text else coarser(source, text) for text in CHOICES[choice]]
     with tempfile.TemporaryDirectory() as folder:
         figures, summary = limited_run(source, seconds, Path(folder), [*overrides, *chosen])
-        plan = Path(folder) / "run" / "plan.json"
-        decided = json.loads(plan.read_text())["decisions"] if summary else {}
+        out = Path(folder) / "run"
+        decided = json.loads((out / "plan.json").read_text())["decisions"] if summary else {}
+        curve = curve_of(out, seconds) if summary else {}
     spans = summary.get("seconds", {})
-    return {
-        **figures,
+    figures |= {
         "planned": decided.get("train.steps", {}).get("value", 0) / MORE,
         "in_validations": spans.get("validate", 0.0) / seconds,
         "in_tuning": (spans.get("tune", 0.0) + spans.get("compile", 0.0)) / seconds,
         "finest_mm": min(decided.get("prepare.spacing", {}).get("value", [0.0])),
         "patch_voxels": float(math.prod(decided.get("sample.patch", {}).get("value", [0]))),
     }
+    plan = {name: {key: decided[name][key] for key in ("value", "reason")} for name in SHOWN if name in decided}
+    return figures | curve, plan
+
+
+def curve_of(out: Path, seconds: float) -> dict[str, float]:
+    """Of a run of so many seconds: the best validation by each of `SHARES` of them, and the worst case's Dice."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    seen = [(line["time_s"], line["dice"]) for line in lines if line["kind"] == "validation"]
+    best = {f"at_{share:g}": max((d for at, d in seen if at <= share * seconds), default=0.0) for share in SHARES}
+    if (out / EXAMPLES).exists():  # no time was left to make them otherwise
+        with np.load(out / EXAMPLES) as examples:
+            best["worst_case"] = float(examples["dice_0"])
+    return best
 
 
 def run_peer(source: Path, minutes: float, overrides: Sequence[str], recipe: str) -> dict[str, float]:
