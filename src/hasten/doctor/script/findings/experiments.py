@@ -115,7 +115,7 @@ def step_of(record: ProcessRecord) -> StepTimes | None:
     compute_s = step_s if hidden else step_s - wait_s
     free = int(loader.get("cores") or 1) - int(record.raw.get("threads") or 1)
     shared = count > max(0, free) and not record.on_gpu
-    more = {"rare_s": record.step_s - step_s, "shared": shared, "saved_s": record.saved_s}
+    more: Any = {"rare_s": record.step_s - step_s, "shared": shared, "saved_s": record.saved_s}
     return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, **more)
 
 

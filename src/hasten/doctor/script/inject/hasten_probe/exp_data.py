@@ -221,7 +221,7 @@ def _whole(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> d
     """Make items several times with different random states, and compare."""
     begin, size = time.perf_counter(), 0
     for index in indices:
-        item = None
+        item: Any = None
         for draw in range(_DRAWS):
             if draw > 1 and time.perf_counter() - begin > seconds:
                 break
