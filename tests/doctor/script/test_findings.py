@@ -182,7 +182,6 @@ def test_reads_of_one_line_are_one_finding():
     [
         ({"loop": {"0": [0.1, 0.1], "1": [0.1, 0.1]}}, "note"),
         ({"seconds": {"0": 0.02}}, "finding"),
-        ({"skipped": "why"}, "finding"),
     ],
 )
 def test_a_wait_that_other_counts_of_workers_do_not_shorten_here_is_a_note(tried, level):
@@ -211,12 +210,6 @@ def test_ranks_with_unequal_work():
     assert "rank 1" in message.title
     assert message.cost_s == pytest.approx(0.03)
     assert findings_of(ranks(0.08, 0.1)) == []
-
-
-def test_the_split_adds_up_and_leads_to_the_verdict():
-    split = split_of(record({"wait": 0.06, "backward": 0.02}))
-    assert sum(split.parts.values()) == pytest.approx(split.step_s) == pytest.approx(0.1)
-    assert diagnose(split).bound == "input"
 
 
 def test_a_compiled_function_hides_its_forward_pass():

@@ -29,7 +29,7 @@ network = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
 kept = Slow(6)
 for epoch in range(20):
-    for batch in loader(KEPT):
+    for batch in (batches := loader(KEPT)):
         network(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -14,6 +14,8 @@ WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
 LEAST = 5
 """Measured steps from which a variation means something."""
+ACCELERATED, LAUNCHES = 20, 0.005
+"""How many times as fast as these cores a GPU works on a network, and the seconds that any step takes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,13 @@ class ProcessRecord:
     def train_s(self) -> float:
         """Seconds of a step without validations and checkpoints, which have findings of their own."""
         return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds of a step that the hardware that it is judged for saves, if the data come as here."""
+        network_s = sum(self.part(name) for name in ("forward", "backward", "optimizer"))
+        saved_s = max(0.0, network_s - max(LAUNCHES, network_s / ACCELERATED))
+        return saved_s if self.assume_cuda and not self.on_gpu else 0.0
 
     def part(self, name: str) -> float:
         """Mean seconds of a measured step that went into a part of `study.time_split.PARTS`."""

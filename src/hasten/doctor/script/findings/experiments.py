@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Edit, Finding, ms
-from hasten.doctor.script.records import ProcessRecord, place
+from hasten.doctor.script.records import ACCELERATED, ProcessRecord, place
 from hasten.observe.cpu_load import BUSY
 
 TOY_S = 0.015
@@ -23,8 +23,8 @@ BATCH_ROOM = 0.3
 """Share of the memory that must be free before a larger batch is advised."""
 LEAST = 1.05
 """Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
-BEFORE_DRAW = 0.25
-"""Share of an item that must come before its first random number."""
+BEFORE_DRAW, READ_S = 0.25, 0.002
+"""Share of an item that must come before its first random number, and seconds: less just reads a prepared file."""
 
 LOADERS = ("DataLoader", "ThreadDataLoader")
 _CONVOLUTIONS = tuple(f"Conv{transposed}{size}d" for transposed in ("", "Transpose") for size in (1, 2, 3))
@@ -46,6 +46,10 @@ class StepTimes:
     workers: int
     rare_s: float = 0.0
     """Seconds of validations and checkpoints, spread over the steps."""
+    shared: bool = False
+    """Whether workers take cores on which the network computes."""
+    saved_s: float = 0.0
+    """Seconds that it takes less on the GPU that the training is judged for."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None) -> float:
         """Predicted seconds of a step whose compute takes `saved_s` less, or whose batches take `batch_s`."""
@@ -109,8 +113,10 @@ def step_of(record: ProcessRecord) -> StepTimes | None:
     if hidden:
         batch_s = None if alone is None else min(alone, step_s)
     compute_s = step_s if hidden else step_s - wait_s
-    rare_s = record.step_s - step_s
-    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
+    free = int(loader.get("cores") or 1) - int(record.raw.get("threads") or 1)
+    shared = count > max(0, free) and not record.on_gpu
+    more: Any = {"rare_s": record.step_s - step_s, "shared": shared, "saved_s": record.saved_s}
+    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, **more)
 
 
 def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
@@ -282,25 +288,27 @@ def too_many(workers: int, cores: int) -> tuple[str, str]:
 def items(results: Results, step: StepTimes) -> Finding | None:
     items, tried = results.get("items") or {}, results.get("workers") or {}
     kind = items.get("kind")
-    # Less work before the first random number is just reading a prepared file.
     least = {"whole": 0.0, "prefix": 0.0, "before-draw": BEFORE_DRAW}
-    if kind not in least or items["cached_s"] < least[kind] * items["item_s"]:
+    if kind not in least or items["cached_s"] < max(least[kind] * items["item_s"], READ_S if least[kind] else 0.0):
         return None
     size, each = int(items.get("batch_size") or 1), items["cached_s"]
     alone, lanes = (tried.get("seconds") or {}).get(str(step.workers), 0.0), max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
-    effect: dict[str, Any]
-    if step.batch_s is None:
+    if step.saved_s:
+        # Workers that are fast enough here may be too slow for a GPU.
+        batch_s, compute_s = alone or step.batch_s or 0.0, max(step.compute_s - step.saved_s, 0.02 * step.step_s)
+        step_s = max(batch_s, compute_s) if step.workers else batch_s + compute_s
+        step = replace(step, step_s=step_s, batch_s=batch_s, compute_s=compute_s, shared=False)
+    after = step.step_s if step.batch_s is None else step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
+    effect: dict[str, Any] = {"cost_s": step.step_s - after, "gain": min(20.0, step.step_s / after)}
+    if effect["gain"] < LEAST and step.shared and kind != "before-draw":
         # Work that workers hide takes the cores of a network on a CPU all the same.
-        cost_s = each * size / max(1, int(tried.get("cores") or 1))
-        gain, effect = 1 + cost_s / step.step_s, {"cost_s": cost_s, "level": "note"}
-    else:
-        after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
-        gain = min(20.0, step.step_s / after)
-        effect = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
-    if gain < LEAST:
+        cost_s = each * size * items.get("work_s", items["item_s"]) / items["item_s"] / (tried.get("cores") or 1)
+        effect = {"cost_s": cost_s, "gain": 1 + cost_s / step.step_s, "level": "note"}
+    if effect["gain"] < LEAST:
         return None
     name, title, cure, evidence = _same_work(items, f"{ms(each)} an item", size)
+    evidence += f"; beside a network {ACCELERATED} times as fast, as on a GPU" if step.saved_s else ""
     return Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence, **effect)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, gain_of, ms
-from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, step_of, too_few, too_many, with_workers
+from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, too_few, too_many, with_workers
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
@@ -18,6 +18,8 @@ LEAST_WORK_S = 0.005
 """Work on a batch below which its items are no heavy ones, however small the network is."""
 LEAST_WAIT_S = 0.0005
 """Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""
+MANY = 2
+"""Workers of a core, beyond which they are too many however little they take."""
 RESTARTS = 0.05
 """Share of the time spent on restarting workers, from which it is a finding."""
 _HIDE = ("no-workers", "few-workers")
@@ -47,9 +49,9 @@ _UNPINNED_MEMORY = Finding(
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
-    """no-workers, many-workers and unpinned-memory of the training's loaders, no-persistent-workers of all."""
+    """no-, few- and many-workers and unpinned-memory of the training's loaders, no-persistent-workers of all."""
     for loader in record.training_loaders:
-        for rule in (_workers, _many_workers, _pinned):
+        for rule in (_workers, _other_workers, _pinned):
             yield from rule(record, loader)
     for loader in record.listed("loaders"):
         yield from _persistent(record, loader)
@@ -57,7 +59,8 @@ def find(record: ProcessRecord) -> Iterator[Finding]:
 
 def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    if loader["num_workers"] or loader["own_thread"] or wait < max(LEAST_WAIT_S, WAITS * record.train_s):
+    least = max(LEAST_WAIT_S, WAITS * (record.train_s - record.saved_s))
+    if loader["num_workers"] or loader["own_thread"] or wait < least:
         return
     fetches = max(1, loader["fetches"])
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
@@ -72,14 +75,23 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     yield record.finding(found, site, evidence=evidence, cost_s=wait, part="wait", gain=gain, level=level)
 
 
-def _many_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
-    """A note from the time that the training waits for a core; where other numbers were measured they decide."""
-    workers, cores, lost_s = loader["num_workers"] or 0, int(record.raw.get("cores") or 1), contended_s(record)
-    if workers <= cores or lost_s < WAITS * record.train_s:
+def _other_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    """Notes: many-workers by the count or what they take from the training, few-workers for which a GPU would wait."""
+    workers, cores, lost_s = loader["num_workers"] or 0, _cores(record), contended_s(record)
+    (work_s, evidence), network_s = _work(record, loader, True), record.train_s - record.part("wait") - record.saved_s
+    if workers > MANY * cores or (workers > cores and lost_s >= WAITS * record.train_s):
+        words = too_many(workers, cores)
+        evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have" if lost_s else ""
+    elif record.saved_s and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, network_s):
+        words, lost_s = too_few(workers), work_s / workers - network_s
+    else:
         return
-    found = Finding(*too_many(workers, cores), *with_workers(cores))
-    evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have"
+    found = Finding(*words, *with_workers(cores))
     yield record.finding(found, loader["site"], evidence=evidence, cost_s=lost_s, level="note", gain=None)
+
+
+def _cores(record: ProcessRecord) -> int:
+    return max(1, int(record.raw.get("cores") or 1) // record.world)
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
@@ -114,33 +126,24 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
-    """heavy-items, unless a cache is the cure; a note where more workers are. findings: of the other rules."""
-    loaders, step = record.training_loaders, step_of(record)
-    if not loaders or record.step_s <= 0 or (record.experiments.get("items") or {}).get("kind") == "whole":
+    """heavy-items; a note where a cache or more workers are the cure. findings: of the other rules."""
+    loaders, step_s = record.training_loaders, record.train_s - record.saved_s
+    if not loaders or step_s <= 0:
         return []
     restarted = any(one.name == _RESTARTED.name for one in findings)
-    work_s, evidence = _work(record, loaders[0], restarted)
-    tried = record.experiments.get("workers") or {}
-    cores = max(1, int(tried.get("cores") or record.raw.get("cores") or 1) // record.world)
-    workers = int(loaders[0]["num_workers"])
-    if not (workers and tried.get("seconds")) and work_s < max(LEAST_WORK_S, HEAVY * record.train_s):
-        return []
-    compute_s = record.train_s - record.part("wait") if step is None else step.compute_s
-    hidden = work_s / cores <= compute_s
-    others_hide = hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings)
-    lost_s = contended_s(record)
-    shared_s = 0.0
-    if workers and not record.on_gpu:
-        # On a CPU, workers do what the free cores can't on those that the network would have.
-        free = max(0, cores - int(record.raw.get("threads") or 1))
-        shared_s = max(0.0, work_s - free * record.step_s) / cores
-    cost = max(record.part("wait") + lost_s, shared_s)
-    if cost < HEAVY * record.train_s:
-        return []
-    evidence = f"{evidence}, on {cores} cores; the training waits {ms(record.part('wait'))} a step for its batch"
+    (work_s, evidence), wait_s, cores = _work(record, loaders[0], restarted), record.part("wait"), _cores(record)
+    workers, lost_s = int(loaders[0]["num_workers"]), 0.0 if record.saved_s else contended_s(record)
+    cost, beyond_s = wait_s + lost_s, work_s / cores - (step_s - wait_s)
+    if workers and record.saved_s and cost < HEAVY * record.train_s:
+        cost = beyond_s  # Beside a GPU, workers have all cores, but less time.
+    if work_s < max(LEAST_WORK_S, 0.0 if workers else HEAVY * step_s) or cost < HEAVY * step_s:
+        return []  # Items that wait rather than work are hidden by workers.
+    others = any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings) and beyond_s <= 0
+    others = others or (record.experiments.get("items") or {}).get("kind") == "whole"
+    evidence = f"{evidence}, on {cores} cores; the training waits {ms(wait_s)} a step for its batch"
     if lost_s:
         evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
-    level, site = "note" if others_hide or cost < HEAVY * record.step_s else "finding", loaders[0]["site"]
+    level, site = "note" if others or wait_s + lost_s < HEAVY * record.step_s else "finding", loaders[0]["site"]
     return [record.finding(_HEAVY_ITEMS, site, evidence=evidence, cost_s=cost, part="wait", level=level)]
 
 
@@ -150,14 +153,13 @@ def _work(record: ProcessRecord, loader: dict[str, Any], restarted: bool) -> tup
     That is what was seen of the loader in this process, or else the experiment, or its workers' processor time; not
     where they are restarted, which takes most of it.
     """
-    tried = record.experiments.get("workers") or {}
-    alone, fetches = tried.get("seconds") or {}, loader.get("fetches")
+    fetches, tried = loader.get("fetches"), record.experiments.get("items") or {}
     if fetches:
         parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
         # Of most steps: the batches of a validation are in that of one.
         return statistics.median(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
-    if alone.get("0"):
-        work_s = alone["0"] * float(tried.get("cpu_share") or 0.0)
-        return work_s, f"a batch takes {ms(max(alone.values()))} to make"
+    if tried.get("work_s"):
+        work_s = tried["work_s"] * int(tried.get("batch_size") or 1)
+        return work_s, f"a batch takes {ms(work_s)} of a core to make"
     work_s = 0.0 if restarted else float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
     return work_s, f"the workers compute {ms(work_s)} a step"

@@ -41,23 +41,19 @@ def unfit(loader: Any) -> str:
     return ""
 
 
-def index_batches(loader: Any, most: int) -> list[Any]:
-    """The first batches of indices from the loader's sampler; the state of its generators is restored."""
-    with _preserved_generators(loader):
-        source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        return list(itertools.islice(iter(source), most))
-
-
-@contextlib.contextmanager
-def _preserved_generators(loader: Any) -> Iterator[None]:
+def asked(loader: Any) -> tuple[list[Any], int, list[Any]]:
+    """The first batches of indices, how many are in one, and the indices; the samplers' generators stay as they are."""
     holders = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     generators = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
     states = {key: generator.get_state() for key, generator in generators.items()}
-    try:
-        yield
-    finally:
-        for key, generator in generators.items():
-            generator.set_state(states[key])
+    source = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    batches = list(itertools.islice(iter(source), 64))
+    for key, generator in generators.items():
+        generator.set_state(states[key])
+    if loader.batch_sampler is None:
+        return batches, 1, batches
+    # Accelerate's loaders have no batch_size.
+    return batches, len(batches[0]), [index for batch in batches for index in batch]
 
 
 def rebuilt(loader: Any, batches: list[Any], workers: int, timeout: float) -> Any:
@@ -121,17 +117,6 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
     return best
 
 
-def _processor_share(dataset: Any, batches: list[Any]) -> float:
-    """Share of an item's time spent computing; the rest is waiting, such as for disks."""
-    wall, work = time.perf_counter(), time.thread_time()
-    flat = (index for batch in batches for index in (batch if isinstance(batch, (list, tuple)) else [batch]))
-    for index in itertools.islice(flat, 64):
-        dataset[index]
-        if time.perf_counter() - wall > 0.2:
-            break
-    return min(1.0, (time.thread_time() - work) / max(time.perf_counter() - wall, 1e-9))
-
-
 def step_beside(
     loader: Any, batches: list[Any], workers: int, cycle: Callable[[], object], limit: float
 ) -> float | None:
@@ -167,17 +152,16 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, **result}
-    begin = time.perf_counter()
-    batches = index_batches(loader, 64)
-    first = batches[0][0] if loader.batch_sampler is not None else batches[0]
-    if on_device(loader.dataset[first]):
-        return {"skipped": "the items are on the device already", **result}
-    slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
+    begin, cores = time.perf_counter(), session.cores
+    batches, size, indices = asked(loader)
+    cost = _cost(loader.dataset, indices[:2], seconds / 8)
+    if "skipped" in cost:
+        return {**cost, **result}
+    slow = cost["item_s"] * size
     if slow > seconds / 8:
         return {"skipped": f"a batch takes {slow:.1f} s", "needs_s": 16 * slow, **result}
-    share, cores = _processor_share(loader.dataset, batches), session.cores
     times = {count: seconds_a_batch(loader, batches, count, seconds / 8) for count in {loader.num_workers, 0}}
-    result.update(cores=cores, batch_size=loader.batch_size, cpu_share=share)
+    result.update(cores=cores, batch_size=loader.batch_size)
     result["seconds"] = {str(count): taken for count, taken in sorted(times.items()) if taken is not None}
     if cycle is not None:
         counts = list(dict.fromkeys([loader.num_workers, 0, max(1, cores // 2), min(8, cores)]))
@@ -206,47 +190,50 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
     dataset = loader.dataset
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return {"skipped": "an iterable dataset has no items"}
-    indices = index_batches(loader, 4)
-    size = 1
-    if loader.batch_sampler is not None:
-        size = len(indices[0])  # Accelerate's loaders have no batch_size.
-        indices = [index for batch in indices for index in batch]
+    _, size, indices = asked(loader)
     indices = list(dict.fromkeys(indices))[:8]
-    result = _prefix(dataset, indices, seconds) or _whole(dataset, indices, seconds)
-    result.update(site=site, batch_size=size)
+    result = {**_cost(dataset, indices, seconds / 4), "site": site, "batch_size": size}
+    if "skipped" in result:
+        return result
+    if result["item_s"] > max(seconds, _TWICE):
+        return {**result, "skipped": "one item takes too long to be made twice"}
+    result.update(_prefix(dataset, indices, seconds) or _whole(dataset, indices, result["item_s"], seconds / 2))
     if "bytes" in result:
         result.update(items=len(dataset), free_bytes=memory()[0])
     return result
 
 
-def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
-    """Make items several times with different random states, and compare."""
-    begin = time.perf_counter()
-    times: list[float] = []
-    size = 0
+def _cost(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
+    """Mean seconds of an item, and of the processor for it; the first, which also imports modules, does not count."""
+    rows, begin = [], time.perf_counter()
     for index in indices:
-        first, count = None, 0
+        start, work = time.perf_counter(), time.thread_time()
+        if on_device(dataset[index]):
+            return {"skipped": "the items are on the device already"}
+        rows.append((time.perf_counter() - start, time.thread_time() - work))
+        if time.perf_counter() - begin > seconds and (len(rows) > 1 or rows[0][0] > _TWICE):
+            break
+    item_s, work_s = (statistics.fmean(times) for times in zip(*(rows[1:] or rows)))  # noqa: B905
+    return {"item_s": item_s, "work_s": work_s}
+
+
+def _whole(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
+    """Make items several times with different random states, and compare."""
+    begin, size = time.perf_counter(), 0
+    for index in indices:
+        item: Any = None
         for draw in range(_DRAWS):
-            spent = time.perf_counter() - begin
-            if times and spent > (seconds / 2 if len(times) > 1 else max(seconds, _TWICE)):
+            if draw > 1 and time.perf_counter() - begin > seconds:
                 break
             _seed(draw)
-            mark = random_mark()
-            start = time.perf_counter()
+            mark, previous = random_mark(), item
             item = dataset[index]
-            times.append(time.perf_counter() - start)
-            if on_device(item):
-                return {"skipped": "the items are on the device already"}
-            if random_mark() != mark or (count and not same(first, item)):
-                return _until_draw(dataset, indices, statistics.median(times), seconds / 2)
-            first, count = item, count + 1
-        if count < 2:
+            if random_mark() != mark or (draw and not same(previous, item)):
+                return _until_draw(dataset, indices, item_s, seconds)
+        size = max(size, bytes_of(item))
+        if time.perf_counter() - begin > seconds:
             break
-        size = max(size, bytes_of(first))
-    if not size:
-        return {"skipped": "one item takes too long to be made twice"}
-    item_s = statistics.median(times)
-    return {"kind": "whole", "item_s": item_s, "cached_s": item_s, "bytes": size}
+    return {"kind": "whole", "cached_s": item_s, "bytes": size}
 
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
@@ -258,23 +245,30 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
             dataset[index]
             elapsed = time.perf_counter() - start
         if not draws:
-            return {"kind": "random", "item_s": item_s}
+            return {"kind": "random"}
         early.append(draws[0] - start)
         shares.append((draws[0] - start) / max(elapsed, 1e-9))
         if time.perf_counter() - begin > seconds:
             break
     # Watching slows both parts alike, so the share of the item is more reliable.
     before = min(statistics.median(early), item_s * statistics.median(shares))
-    return {"kind": "before-draw", "item_s": item_s, "cached_s": before}
+    return {"kind": "before-draw", "cached_s": before}
 
 
 def _generators(value: Any, depth: int = 2) -> Iterator[Any]:
-    """NumPy's generators among nested values and, to some depth, the attributes of objects."""
+    """What draws for NumPy's generators and RandomStates among nested values and, to some depth, their attributes."""
     for each in leaves(value):
-        if hasattr(each, "bit_generator"):
-            yield each
+        source = getattr(each, "bit_generator", None) or getattr(each, "_bit_generator", None)
+        if source is not None:
+            yield source
         elif depth and hasattr(each, "__dict__") and not isinstance(each, type):
             yield from _generators(vars(each), depth - 1)
+
+
+def _position(source: Any) -> Any:
+    """What changes in a source of random bits with each draw."""
+    state = source.state
+    return state["state"]["pos"] if "pos" in state["state"] else repr(state)
 
 
 @contextlib.contextmanager
@@ -283,14 +277,14 @@ def _first_draw(generators: list[Any]) -> Iterator[list[float]]:
 
     generators: NumPy's, whose draws show in their states only.
     """
-    before = [repr(each.bit_generator.state) for each in generators]
+    before = [_position(each) for each in generators]
     numpy, draws = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
     names = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "uniform_", "normal_"}
 
     def watch(frame: Any, event: str, function: Any) -> None:
         if draws or event not in ("c_call", "c_return", "call", "return"):
             return
-        if any(repr(each.bit_generator.state) != state for each, state in zip(generators, before)):  # noqa: B905
+        if any(_position(each) != position for each, position in zip(generators, before)):  # noqa: B905
             draws.append(time.perf_counter())
         if event != "c_call" or draws:
             return
@@ -340,29 +334,18 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     )
     end = count if end is None else end
     if end == 0:
-        return {"kind": "random", "item_s": None}
-    begin, prefixes, wholes, size = time.perf_counter(), [], [], 0
+        return {"kind": "random"}
+    begin, prefixes, size = time.perf_counter(), [], 0
     for index in indices:
         start = time.perf_counter()
         item = compose(dataset.data[index], end=end)
-        middle = time.perf_counter()
+        prefixes.append(time.perf_counter() - start)
         size = max(size, bytes_of(item))
-        between = time.perf_counter()
-        if end < count:
-            compose(item, start=end)
-        prefixes.append(middle - start)
-        wholes.append(middle - start + time.perf_counter() - between)
         if time.perf_counter() - begin > seconds:
             break
     names = [type(step).__name__ for step in compose.transforms[:end]]
-    return {
-        "kind": "prefix",
-        "item_s": statistics.median(wholes),
-        "cached_s": statistics.median(prefixes),
-        "transforms": names,
-        "all_transforms": count,
-        "bytes": size,
-    }
+    known = {"transforms": names, "all_transforms": count, "bytes": size}
+    return {"kind": "prefix", "cached_s": statistics.median(prefixes), **known}
 
 
 def _seed(number: int) -> None:

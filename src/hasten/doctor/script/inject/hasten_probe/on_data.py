@@ -50,10 +50,10 @@ def _note(session: Session, loader: Any, site: str) -> None:
     existing = session.loader_facts.get(id(loader))
     if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
-    kind = _kind(loader)
-    # One made at the same line, of such a data set, takes the place of an earlier one: each epoch may build its own.
+    kind = [type(loader.dataset).__qualname__, _length(loader.dataset), getattr(loader, "batch_size", None)]
+    # One made at the same line, of such a data set, replaces one that is gone or was iterated: epochs may build theirs.
     alike = [each for each in session.all_loaders if (each["site"], each["kind"]) == (site, kind)]
-    earlier = ((each, each["ref"]()) for each in alike)
+    earlier = ((each, None if each["passes"] else each["ref"]()) for each in alike)
     facts = next((each for each, one in earlier if one is None or one.dataset is loader.dataset), None)
     if facts is None:
         facts = {
@@ -69,23 +69,17 @@ def _note(session: Session, loader: Any, site: str) -> None:
     session.loader_facts[id(loader)] = facts
 
 
-def _kind(loader: Any) -> list[Any]:
-    """What a loader's data set is: its class, its length, and the samples of a batch."""
+def _length(data: Any) -> int | None:
     try:
-        length = len(loader.dataset)
-    except Exception:  # an iterable one has none
-        length = -1
-    return [type(loader.dataset).__qualname__, length, getattr(loader, "batch_size", None)]
+        return len(data)
+    except Exception:  # an iterable data set may have none
+        return None
 
 
 def settings(loader: Any) -> dict[str, Any]:
     """Settings of the loader as they are at the end: some frameworks set them after the constructor."""
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
-    try:
-        length = len(loader)
-    except Exception:  # an iterable data set may have none
-        length = None
-    return {"length": length, **{name: getattr(loader, name, None) for name in names}}
+    return {"length": _length(loader), **{name: getattr(loader, name, None) for name in names}}
 
 
 def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], self: Any) -> Any:
