@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from hasten.cli.recipe import app
 from hasten.cli.source import config_from
 from hasten.phantoms.organs import write_phantoms
+from hasten.recipes.load import load_recipe, recipe_names, recipe_path
 
 
 def run(*arguments: str) -> str:
@@ -31,3 +33,14 @@ def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_pat
     data.rename(tmp_path / "spleen")
     config = config_from("spleen", [])
     assert (config.data.source, config.train.target) == (str(tmp_path / "spleen"), None)
+
+
+def test_recipes_are_listed_and_shown() -> None:
+    assert {line.split()[0] for line in run("list").splitlines()} == set(recipe_names())
+    for name in recipe_names():
+        shown = run("show", name)
+        assert shown.startswith(f"recipe     {name}: ")
+        assert recipe_path(name).read_text().rstrip() in shown
+    without = next(name for name in recipe_names() if not load_recipe(name).data)
+    with pytest.raises(ValueError, match=f"{without}: has no public data; `hasten recipe phantom"):
+        run("data", without)
