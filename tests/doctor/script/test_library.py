@@ -34,7 +34,7 @@ torch.manual_seed(0)
 torch.backends.cudnn.benchmark = True
 data = TensorDataset(torch.rand(64, 1, 64, 64), torch.rand(64, 1, 64, 64))
 loader = DataLoader(data, batch_size=8, shuffle=True, pin_memory=True)
-net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
+net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 1, 3, padding=1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
 

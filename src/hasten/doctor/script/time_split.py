@@ -8,7 +8,7 @@ from hasten.doctor.script.findings.experiments import step_of
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.time_split import PARTS, Split
 
-LEAST = 0.2
+LEAST = 0.3
 """Cores that the script's workers must use, below which they don't slow anything down."""
 
 
@@ -78,10 +78,9 @@ def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict
 
 
 def contended_s(record: ProcessRecord) -> float:
-    """Seconds of a step in which the training had no core, or fewer than it has threads, because workers used them.
+    """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
-    Of its own thread that is the step's wall time without its waits, less its processor time; other programs take their
-    share of it. Several threads spin meanwhile: they lack each second of a worker but on free cores and during waits.
+    That is the step's wall time without its waits, less its processor time; other programs take their share of it.
     """
     load, steps = record.listed_dict("load"), record.measured
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
@@ -91,9 +90,6 @@ def contended_s(record: ProcessRecord) -> float:
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
     # Other programs can only use the cores that the training and its workers leave.
-    cores, threads = float(record.raw.get("cores") or 1), int(record.raw.get("threads") or 1)
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
-    others = min(others, max(0.0, cores - training - workers))
-    wait_s = record.part("wait")
-    taken_s = workers * record.step_s - cores * wait_s - max(0.0, cores - threads) * (record.step_s - wait_s)
-    return max(0.0, lost_s * workers / (workers + others), taken_s / threads if threads > 1 else 0.0)
+    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
+    return max(0.0, lost_s) * workers / (workers + others)
