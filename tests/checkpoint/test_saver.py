@@ -85,6 +85,17 @@ def test_a_save_that_waits_behind_a_failed_one_is_not_written(later: str) -> Non
     assert [content["step"] for content in disk.written] == [4]
 
 
+def test_a_failed_save_does_not_replace_the_error_of_its_block(caplog: pytest.LogCaptureFixture) -> None:
+    saver = Saver()
+    saver.save({}, fail)
+    with pytest.raises(ZeroDivisionError), saver:
+        raise ZeroDivisionError
+    assert "could not be written: No space left" in caplog.text
+    saver.save({}, fail)
+    with pytest.raises(OSError, match="No space"), saver:
+        pass
+
+
 def fail(content: dict[str, Any]) -> None:
     raise OSError("No space left on device")
 

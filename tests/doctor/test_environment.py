@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.functional import conv3d
 
 from hasten.doctor.environment import examine as machine
+from hasten.doctor.environment import storage
 from hasten.doctor.environment.check import AREAS, Check
 from hasten.doctor.environment.conv import Cell, check_conv3d, probe_conv3d
 from hasten.doctor.environment.examine import check_compiler, check_load, examine, lines, verdict, write_page
@@ -116,6 +118,16 @@ def test_a_cache_that_is_not_there_yet_is_left_so(tmp_path: Path):
 def test_little_room_is_a_warning_and_less_is_bad():
     free = {100 * GIB: "ok", 5 * GIB: "warn", GIB // 2: "bad"}
     assert {one: room("cache", "", one, (GIB, 10 * GIB), "make room").level for one in free} == free
+
+
+def test_each_accelerator_has_its_memory_and_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    known = {"automatic": torch.device("cpu"), "device_count": 1, "device_name": "A card", "total_bytes": 10 * GIB}
+    known |= {"kind_of": SimpleNamespace(accelerator=True, streams=False), "free_bytes": 2 * GIB}
+    for name, value in known.items():
+        monkeypatch.setattr(storage, name, lambda *_, value=value: value)
+    result = {one.name: one for one in check_storage(tmp_path)}
+    assert (result["cpu:0"].message, result["cpu:0"].level) == ("A card: 2 GiB free of 10 GiB", "warn")
+    assert result["copies to cpu:0"].message.endswith(" GB/s")
 
 
 # The convolution

@@ -48,6 +48,15 @@ def test_a_run_leaves_everything(run: Path) -> None:
     assert (run / "env.json").is_file()
 
 
+def test_a_run_on_a_budget_measures_precision_and_memory_format(phantoms: Path, tmp_path: Path) -> None:
+    measured = ("train.precision=", "train.channels_last=")
+    given = [one for one in SETTINGS if not one.startswith(measured)]
+    train_detection(load(None, [f"data.source={phantoms}", *given, "train.budget=100s"]), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert {summary["accelerators"][name]["set_by"] for name in ("precision", "channels-last")} == {"measured"}
+
+
 def test_prediction_repeats_the_runs_heat_map(
     run: Path, phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

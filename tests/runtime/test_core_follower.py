@@ -32,14 +32,7 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> None:
 class Machine:
     """Of `cores`; each look is a second after the last one, and each reading finds the next of `others`."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        cores: int,
-        others: Sequence[float],
-        *,
-        least: int = 0,
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cores: int, others: Sequence[float], *, least: int = 0) -> None:
         monkeypatch.setattr(core_follower, "allowed_cpus", lambda: set(range(cores)))
         self.readings, self.now, self.slept = list(others), 0.0, 0.0
         self.follower = CoreFollower(

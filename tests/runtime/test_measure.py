@@ -154,26 +154,19 @@ def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", [{"output": {BOTH: 1.5}}, {"output": {BOTH: float("nan")}}])
-def test_a_variant_with_another_loss_is_out(clock: Clock, tmp_path: Path, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"output": {BOTH: factor}} for factor in (1.5, float("nan"))),
+        *({"gradient": {BOTH: [factor]}} for factor in (1.5, 0.5, 0.0, float("nan"), float("inf"), 1e30)),
+        {"gradient": {BOTH: [1, 1, 1, 1e9]}},  # only now and then
+    ],
+)
+def test_a_variant_with_another_loss_or_gradient_is_out(clock: Clock, tmp_path: Path, wrong: dict[str, Any]) -> None:
     result = fastest_variant(fake(clock, EVEN, **wrong), probe(), ALL, tmp_path)
     assert result.variant == SHORT
     assert result.excluded == ("bf16 channels-last",)
     assert "bf16 channels-last" not in result.seconds
-
-
-@pytest.mark.parametrize("factor", [1.5, 0.5, 0.0, float("nan"), float("inf"), 1e30])
-def test_a_variant_with_another_gradient_is_out_even_if_its_loss_is_sound(
-    clock: Clock, tmp_path: Path, factor: float
-) -> None:
-    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [factor]}), probe(), ALL, tmp_path)
-    assert result.variant == SHORT
-    assert result.excluded == ("bf16 channels-last",)
-
-
-def test_a_gradient_that_is_wrong_only_now_and_then_is_found(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1, 1, 1, 1e9]}), probe(), ALL, tmp_path)
-    assert result.variant == SHORT
 
 
 def test_a_second_run_measures_nothing(clock: Clock, tmp_path: Path) -> None:

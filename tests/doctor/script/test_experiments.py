@@ -255,17 +255,7 @@ def test_items_that_draw_and_items_that_do_not(probe, draw, kind):
 
 
 class Slow(Items):
-    """Most of an item is made before anything is drawn."""
-
-    def __getitem__(self, index):
-        time.sleep(0.03)
-        start = random.randrange(4)
-        time.sleep(0.005)
-        return torch.full((4,), float(index + start))
-
-
-class SlowWithItsOwn(Slow):
-    """Draws from a generator of its transform's own."""
+    """Most of an item is made before anything is drawn, from a generator of its transform's own or Python's."""
 
     def __init__(self, rng):
         super().__init__()
@@ -273,14 +263,14 @@ class SlowWithItsOwn(Slow):
 
     def __getitem__(self, index):
         time.sleep(0.03)
-        start = int(4 * self.transform.steps[0].rng.random())
+        start = int(4 * (self.transform.steps[0].rng or random).random())
         time.sleep(0.005)
         return torch.full((4,), float(index + start))
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(0), np.random.RandomState(0)])
 def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe, rng):
-    result = probe.exp_data.items(session_of(SlowWithItsOwn(rng) if rng else Slow()), 60.0)
+    result = probe.exp_data.items(session_of(Slow(rng)), 60.0)
     assert result["kind"] == "before-draw"
     assert result["cached_s"] >= 0.03
 

@@ -43,7 +43,7 @@ def test_a_loader_that_each_epoch_builds_anew_is_one_loader(tmp_path: Path) -> N
     for kept in ("kept", "Slow(6)"):
         script = tmp_path / "train.py"
         script.write_text(SCRIPT.replace("KEPT", kept))
-        run = run_script([sys.executable, str(script)], steps=40, seconds=60, experiments=False, assume_cuda=False, quiet=True)
+        run = run_script([sys.executable, str(script)], steps=40, seconds=60, experiments=False, quiet=True)
         (record,) = run.records
         training, validation = record.listed("loaders")
         assert (training["training"], validation["training"]) == (40, 0)

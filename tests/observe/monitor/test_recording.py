@@ -91,21 +91,11 @@ FULL = Gpu(
     temperature_c=61.0,
     throttle=("power_cap", "sw_thermal"),
 )
-HOST = Host(
-    cpu=85.5,
-    own_cores=1.75,
-    ram_used=6000.5,
-    ram_total=24105.6,
-    rss=2100.0,
-    load=1.25,
-)
+HOST = Host(cpu=85.5, own_cores=1.75, ram_used=6000.5, ram_total=24105.6, rss=2100.0, load=1.25)
 
 
 def test_a_record_gives_the_sample_back() -> None:
-    for sample in (
-        Sample(time=12.345, step=70, step_s=0.25, host=HOST, gpus=(FULL, Gpu(index=3))),
-        Sample(time=0.0),
-    ):
+    for sample in (Sample(time=12.345, step=70, step_s=0.25, host=HOST, gpus=(FULL, Gpu(index=3))), Sample(time=0.0)):
         assert from_record(json.loads(json.dumps(to_record(sample), allow_nan=False))) == sample
 
 
