@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -149,16 +150,31 @@ def _at(finding: Finding, label: Label) -> bool:
     return finding.name in LOOSE or finding.where.rpartition(":")[2] == str(label.line)
 
 
+def modules_to_install(half: str) -> list[str]:
+    """Those that scripts of a half import at the top and that are not here; such a script would count as misjudged."""
+    texts = [path.read_text(encoding="utf-8") for path in SCRIPTS.glob(f"{half}[0-9]*.py")]
+    names = {name for text in texts for name in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)}
+    return sorted(name for name in names if not (SCRIPTS / f"{name}.py").exists() and find_spec(name) is None)
+
+
 def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Each script of a half watched once as it is, and judged both for this CPU and as `--for cuda` would."""
+    """Each script of a half watched once as it is, and judged both for this CPU and as `--for cuda` would.
+
+    Raises ValueError for one that can't be judged, as it crashes or what it imports is not installed.
+    """
     from hasten.doctor.script import run_script
     from hasten.doctor.script.doctor import judge
 
+    absent = modules_to_install(half)
+    if absent:
+        raise ValueError(f"{SCRIPTS}: scripts import {', '.join(absent)}; install them: pip install -e '.[corpus]'")
     results = []
     for script in scripts(half):
         if names and not any(name in script.path.stem for name in names):
             continue
         run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)
+        if run.ended == "crashed":
+            raise ValueError(f"{script.path}: crashed, so that nothing can be judged: {run.output[-500:]}")
         for gpu in (False, True):
             records = [dataclasses.replace(record, assume_cuda=gpu) for record in run.records]
             output = judge(dataclasses.replace(run, records=records))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import doctor_corpus
 from benchmarks.doctor_corpus import read, score, scripts
 from hasten.doctor.finding import Finding
 
@@ -14,13 +15,20 @@ from hasten.doctor.finding import Finding
 def test_every_label_of_the_corpus_is_one_that_can_be_met(half):
     result = scripts(half)
     assert len(result) >= 25
-    assert {"launch", "input", "compute", "sync", "validation", "checkpoint"} >= {
-        word for one in result for word in one.verdicts
-    }
+    verdicts = {word for one in result for word in one.verdicts}
+    assert verdicts <= {"launch", "input", "compute", "sync", "validation", "checkpoint"}
     assert sum(one.control for one in result) >= 3
     for one in result:
         lines = one.path.read_text().splitlines()
         assert all(not lines[label.line - 1].strip().startswith("#") for label in one.labels)
+
+
+def test_a_script_that_can_not_run_here_is_an_error_before_any_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor_corpus, "SCRIPTS", tmp_path)
+    (tmp_path / "own.py").touch()
+    (tmp_path / "s01_a.py").write_text("# verdict: compute\nimport torch\nfrom not_there import x\nimport own\n")
+    with pytest.raises(ValueError, match=r"scripts import not_there; install them"):
+        doctor_corpus.judged_corpus("s", steps=1, seconds=1.0, names=None)
 
 
 @pytest.fixture

@@ -107,12 +107,8 @@ def probe() -> Probe:
 def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> None:
     result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
     assert result.variant == BOTH
-    assert list(result.seconds.items()) == [
-        ("bf16 channels-last", 0.125),
-        ("bf16", 0.25),
-        ("fp32 channels-last", 0.375),
-        ("fp32", 0.5),
-    ]
+    assert list(result.seconds) == ["bf16 channels-last", "bf16", "fp32 channels-last", "fp32"]
+    assert list(result.seconds.values()) == [0.125, 0.25, 0.375, 0.5]
     assert result.excluded == ()
     result = fastest_variant(fake(clock, EVEN), probe(), [PLAIN, LAST], tmp_path)
     assert result.variant == LAST
@@ -211,14 +207,10 @@ def test_another_shape_choice_or_network_is_measured_for_itself(clock: Clock, tm
     assert measures(narrow, probe(), [PLAIN, LAST])
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "{",
-        "[]",
-        '{"seconds": {"fp64": 1}, "variant": {"precision": "fp64", "channels_last": false}, "excluded": []}',
-    ],
-)
+OF_ANOTHER = {"seconds": {"fp64": 1}, "variant": {"precision": "fp64", "channels_last": False}, "excluded": []}
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", json.dumps(OF_ANOTHER)])
 def test_a_damaged_memory_is_measured_again_with_a_warning(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:

@@ -62,8 +62,8 @@ def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cur
 
 def test_workers_hide_nothing_on_the_cores_that_the_network_uses():
     both = record(cpu=0.28, wait=0.01, workers=0.6)
-    both.raw["threads"] = 2
-    assert contended_s(both) == pytest.approx(0.08)
+    both.raw["roots"], both.experiments["autocast"] = [{"site": SITE}], {"base_s": 0.21}
+    assert contended_s(both) == pytest.approx(0.08), "several threads spin, and compute longer than alone"
     (result,) = heavy_items(both, [])
     assert result.cost_s == pytest.approx(0.09)
 

@@ -78,9 +78,10 @@ def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict
 
 
 def contended_s(record: ProcessRecord) -> float:
-    """Seconds of a step in which the training thread was runnable but had no core because workers used it.
+    """Seconds of a step by which workers that use its cores lengthen it, at most as long as they compute.
 
-    That is the step's wall time without its waits, less its processor time; other programs take their share of it.
+    Of one thread that is the step's wall time without its waits, less its processor time; other programs take their
+    share of it. Several threads spin while they lack a core: what the network takes alone, in the experiments, tells.
     """
     load, steps = record.listed_dict("load"), record.measured
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
@@ -92,4 +93,7 @@ def contended_s(record: ProcessRecord) -> float:
     # Other programs can only use the cores that the training and its workers leave.
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
     others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
-    return max(0.0, lost_s) * workers / (workers + others)
+    arms = [one for one in record.experiments.values() if isinstance(one, dict) and "base_s" in one]
+    alone = [one["base_s"] * one.get("slowed", 1.0) for one in arms if len(record.listed("roots")) == 1]
+    longer_s = record.part("forward") + record.part("backward") - max(alone) if alone else 0.0
+    return min(workers * record.step_s, max(0.0, lost_s * workers / (workers + others), longer_s))
