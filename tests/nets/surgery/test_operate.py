@@ -119,9 +119,9 @@ def test_checkpoints_load_both_ways(name: str) -> None:
             assert close(copy.deepcopy(target).train(training)(image), wanted)
 
 
-def test_the_network_and_the_random_state_are_not_touched_by_looking() -> None:
-    network, image = network_of("unet batch", 2), image_of("unet batch", 2)
-    network.eval()
+def test_the_network_and_the_random_state_are_not_touched_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, image = network_of("unet batch", 2).eval(), image_of("unet batch", 2)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("a GPU is seeded"))
     before = {key: value.clone() for key, value in network.state_dict().items()}
     drawn = torch.get_rng_state()
     operate(network, image, biases=False)

@@ -198,7 +198,7 @@ def _run(network: nn.Module, probe: Probe) -> Any:
     with ExitStack() as stack, torch.no_grad():
         for device in devices:
             stack.enter_context(random_state_kept(device))
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed GPUs, too
         try:
             if isinstance(probe, dict):
                 return network(**probe)
