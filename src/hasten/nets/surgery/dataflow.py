@@ -128,7 +128,7 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     nothing is computed. Raises ValueError if it can't be copied or does not run on the probe.
     """
     network_copy = copied(network)
-    if isinstance(probe, Tensor):
+    if isinstance(probe, Tensor) and probe.is_meta:
         network_copy.to(probe.device)
     watch = _Watch()
     calls: dict[int, Call] = {}
