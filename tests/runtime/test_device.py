@@ -50,7 +50,15 @@ class Current(Exception):
     """A device was made the current one."""
 
 
-@pytest.mark.parametrize("name", ["profile.take.take", "run.doctor.diagnose_run", "tune.tune"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "doctor.profile.take.take",
+        "doctor.run.doctor.diagnose_run",
+        "doctor.tune.tune",
+        "training.choose.budget.make_plan",
+    ],
+)
 def test_what_measures_a_run_makes_its_device_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -59,7 +67,7 @@ def test_what_measures_a_run_makes_its_device_the_current_one(
     def block(device: torch.device) -> AbstractContextManager[None]:
         raise Current
 
-    module, _, function = f"hasten.doctor.{name}".rpartition(".")
+    module, _, function = f"hasten.{name}".rpartition(".")
     monkeypatch.setattr(f"{module}.current_device", block)
     config = config_of(tmp_path / "set", tmp_path / "cache")
     given = {"take": {"steps": 1}, "tune": {"out": tmp_path / "out"}}.get(function, {})
