@@ -38,12 +38,12 @@ def test_training_and_prediction_make_their_device_the_current_one(
         seen.append(str(device))
         return nullcontext()
 
-    for where in ("training.run", "prediction.predict"):
+    for where in ("training.run", "prediction.model", "prediction.predict"):
         monkeypatch.setattr(f"hasten.{where}.current_device", block)
     source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 16, 16))
     train(config_of(source, tmp_path / "cache", "train.steps=1"), tmp_path / "run")
     predict(tmp_path / "run", source / "imagesTr" / "phantom_000.nii.gz", tmp_path / "out", device="cpu")
-    assert seen == ["cpu", "cpu"]
+    assert seen == ["cpu", "cpu", "cpu"]
 
 
 class Current(Exception):
