@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from hasten.augment.program import HostSource, Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.nets.build import build_loss
 from hasten.optim.average import average_of
+from hasten.runtime.side_stream import SideStream
 from hasten.training import capture
 from hasten.training.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.training.step import TrainStep
@@ -194,6 +196,16 @@ def test_a_graph_with_another_result_is_refused(
     update = step.step.update
     assert_close(losses, plain()[0])
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
+
+
+def test_work_beside_a_step_is_waited_for_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture with a fork that is left open ends with an error of its own, in place of the reason."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *given, **more: Mock())
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    side: Any = SideStream(torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError), side.beside(lambda: 1 // 0):
+        pass
+    side.stream.wait_stream.assert_called_once_with(side._beside)
 
 
 def test_what_cannot_be_captured_says_why() -> None:
