@@ -38,19 +38,27 @@ def test_training_and_prediction_make_their_device_the_current_one(
         seen.append(str(device))
         return nullcontext()
 
-    for where in ("training.run", "prediction.predict"):
+    for where in ("training.run", "prediction.model", "prediction.predict"):
         monkeypatch.setattr(f"hasten.{where}.current_device", block)
     source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 16, 16))
     train(config_of(source, tmp_path / "cache", "train.steps=1"), tmp_path / "run")
     predict(tmp_path / "run", source / "imagesTr" / "phantom_000.nii.gz", tmp_path / "out", device="cpu")
-    assert seen == ["cpu", "cpu"]
+    assert seen == ["cpu", "cpu", "cpu"]
 
 
 class Current(Exception):
     """A device was made the current one."""
 
 
-@pytest.mark.parametrize("name", ["profile.take.take", "run.doctor.diagnose_run", "tune.tune"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "doctor.profile.take.take",
+        "doctor.run.doctor.diagnose_run",
+        "doctor.tune.tune",
+        "training.choose.budget.make_plan",
+    ],
+)
 def test_what_measures_a_run_makes_its_device_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -59,7 +67,7 @@ def test_what_measures_a_run_makes_its_device_the_current_one(
     def block(device: torch.device) -> AbstractContextManager[None]:
         raise Current
 
-    module, _, function = f"hasten.doctor.{name}".rpartition(".")
+    module, _, function = f"hasten.{name}".rpartition(".")
     monkeypatch.setattr(f"{module}.current_device", block)
     config = config_of(tmp_path / "set", tmp_path / "cache")
     given = {"take": {"steps": 1}, "tune": {"out": tmp_path / "out"}}.get(function, {})

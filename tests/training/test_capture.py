@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from hasten.augment.program import HostSource, Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.nets.build import build_loss
 from hasten.optim.average import average_of
+from hasten.runtime.side_stream import SideStream
 from hasten.training import capture
 from hasten.training.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.training.step import TrainStep
@@ -134,12 +138,14 @@ def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], dropout:
 def test_a_lack_of_memory_leaves_the_training_as_it_was(
     stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Wherever it strikes, and though it leaves gradients of half a step."""
-    runs = 0
+    """Wherever it strikes, and though it leaves gradients of half a step and work on its stream; no copy stays."""
+    runs, whole = 0, CapturedStep._state
+    queued, copies, left = list[Callable[[], object]](), list[weakref.ref[Tensor]](), list[int]()
 
     def short(body: Callable[[], Tensor]) -> Tensor:
         for weight in step.step.update.weights.parameters():
             weight.grad = torch.full_like(weight, 1e3)
+            queued.append(partial(weight.data.fill_, 1e3))
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
@@ -147,6 +153,13 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
         runs += 1
         return short(body) if when == "reference" and runs > capture.WARM_UP else body()
 
+    def state(self: CapturedStep) -> Any:
+        copies.extend(map(weakref.ref, (result := whole(self))[0]))
+        return result
+
+    monkeypatch.setattr(CapturedStep, "_state", state)
+    monkeypatch.setattr(capture, "synchronize", lambda device: [queued.pop()() for _ in range(len(queued))])
+    monkeypatch.setattr(capture, "release_memory", lambda: left.append(sum(copy() is not None for copy in copies)))
     monkeypatch.setattr(stand_in, "run", run)
     if when == "capture":
         monkeypatch.setattr(stand_in, "capture", lambda self, body: short(body))
@@ -154,41 +167,45 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
         monkeypatch.setattr(Graph, "replay", lambda self: short(self.body))
     step = captured_run(step_of(network_of(3)), segment())
     losses = [step(index) for index in range(STEPS)]
-    assert not step.on
+    assert (step.on, left[-1]) == (False, 0)
     assert step.reason == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
     assert_close(losses, plain()[0])
     assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
 
 
-def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> None:
-    stand_in.spoil = 1.5
-    step, losses, weights = captured()
-    assert not step.on
-    assert "the graph's loss" in step.reason
-    assert_close(losses, plain()[0])
-    assert_close(weights, plain()[1])
-
-
-@pytest.mark.parametrize("what", ["weights", "batch"])
-def test_a_graph_that_leaves_other_weights_or_another_batch_is_refused(
-    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, what: str
+@pytest.mark.parametrize(
+    ("what", "why"), [("loss", "the graph's loss"), ("weights", "other weights"), ("batch", "or another batch")]
+)
+def test_a_graph_with_another_result_is_refused(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, what: str, why: str
 ) -> None:
     whole = Graph.replay
 
     def replay(self: Graph) -> None:
         whole(self)
+        parts = {"loss": [self.result], "weights": step.step.update.weights.parameters(), "batch": step._held[:1]}
         with torch.no_grad():
-            for spoiled in step._held[:1] if what == "batch" else step.step.update.weights.parameters():
+            for spoiled in parts[what]:
                 spoiled.mul_(1.5)
 
     monkeypatch.setattr(Graph, "replay", replay)
     step = captured_run(step_of(network_of(3)), segment())
-    for index in range(STEPS):
-        step(index)
+    losses = [step(index) for index in range(STEPS)]
     assert not step.on
-    assert "other weights" in step.reason
+    assert why in step.reason
     update = step.step.update
+    assert_close(losses, plain()[0])
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
+
+
+def test_work_beside_a_step_is_waited_for_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture with a fork that is left open ends with an error of its own, in place of the reason."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *given, **more: Mock())
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    side: Any = SideStream(torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError), side.beside(lambda: 1 // 0):
+        pass
+    side.stream.wait_stream.assert_called_once_with(side._beside)
 
 
 def test_what_cannot_be_captured_says_why() -> None:

@@ -64,7 +64,7 @@ def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any
 def _seeded(seed: int) -> Iterator[None]:
     before = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # not a GPU's: the step draws from it meanwhile
         np.random.seed(seed)  # noqa: NPY002
         try:
             yield

@@ -189,7 +189,7 @@ def why_not_captured(step: TrainStep, setting: StepSetting) -> str | None:
 
 
 class GraphedStep:
-    """`graphed(image, target)` trains on a batch, after a few steps as one CUDA graph where that is faster.
+    """`graphed(image, target)` trains on a batch, after a few steps as one CUDA graph where that does the same.
 
     nnU-Net's loop asks a loader for each batch, so it is copied to where the graph reads it. A batch of another shape
     than the first runs without the graph.

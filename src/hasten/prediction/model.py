@@ -34,7 +34,7 @@ from hasten.prediction.windows import available_bytes
 from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry, PreparedCase
-from hasten.runtime.device import pick_device, seconds_of
+from hasten.runtime.device import current_device, pick_device, seconds_of
 from hasten.runtime.measure import certainly_faster, compared
 from hasten.runtime.out_of_memory import out_of_memory_ends_block
 from hasten.runtime.precision import memory_format
@@ -215,7 +215,8 @@ def load_members(members: Sequence[Member], *, device: str = "auto", trust_chang
         )
     how = first.inference
     if members[0].content["config"]["infer"].get("batch_size") is None:
-        how = dataclasses.replace(how, batch_size=measured_batch(first.network, len(first.channels), how))
+        with current_device(how.device):
+            how = dataclasses.replace(how, batch_size=measured_batch(first.network, len(first.channels), how))
     if kind_of(how.device).graphs:
         return dataclasses.replace(first, network=GraphedNetwork(first.network, how.device).eval(), inference=how)
     return dataclasses.replace(first, inference=how)
@@ -241,7 +242,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     how = inference_of(
         config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
     )
-    # On a GPU without the kernels it would change nothing, and tracing takes a second.
+    # On a GPU without the kernels it would change nothing.
     if not is_own(config.network) and (target.type == "cpu" or how.fused_kernels):
         shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
         # As in training, which chose the layout.

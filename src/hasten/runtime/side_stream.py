@@ -39,9 +39,9 @@ class SideStream:
         Neither may write what the other one reads. A tensor that `body` makes may be read after the block.
         """
         self._beside.wait_stream(self.stream)
-        with torch.cuda.stream(self._beside):
-            body()
         try:
+            with torch.cuda.stream(self._beside):
+                body()
             yield
         finally:
             self.stream.wait_stream(self._beside)

@@ -158,6 +158,7 @@ class CapturedStep:
         # Only after the except block: the traceback keeps the tensors of the failed step alive.
         if before is not None:
             self._restore(before)
+            before = None  # so that the step has its memory
         if not self.on:
             log.warning("the step runs without a CUDA graph: %s", self.reason)
             self._drop()
@@ -234,8 +235,7 @@ class CapturedStep:
         return loss
 
     def _hold(self, made: tuple[Tensor, Tensor]) -> None:
-        if not self._held:
-            self._held = tuple(value.clone() for value in made)
+        self._held = self._held or tuple(map(torch.empty_like, made))
         for held, value in zip(self._held, made, strict=True):
             held.copy_(value)
 
@@ -251,6 +251,7 @@ class CapturedStep:
 
     def _restore(self, state: _State) -> None:
         tensors, generators = state
+        synchronize(self.step.device)  # a step that failed may have left work on its streams
         self._holds = None  # a batch is made again rather than kept
         set_random_states(generators, self.step.device)
         with torch.no_grad():

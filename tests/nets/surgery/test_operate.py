@@ -119,9 +119,9 @@ def test_checkpoints_load_both_ways(name: str) -> None:
             assert close(copy.deepcopy(target).train(training)(image), wanted)
 
 
-def test_the_network_and_the_random_state_are_not_touched_by_looking() -> None:
-    network, image = network_of("unet batch", 2), image_of("unet batch", 2)
-    network.eval()
+def test_the_network_and_the_random_state_are_not_touched_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, image = network_of("unet batch", 2).eval(), image_of("unet batch", 2)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("a GPU is seeded"))
     before = {key: value.clone() for key, value in network.state_dict().items()}
     drawn = torch.get_rng_state()
     operate(network, image, biases=False)
@@ -156,11 +156,13 @@ def test_a_metatensor_stays_one() -> None:
     assert torch.allclose(result.as_tensor(), plain(image), atol=1e-5)
 
 
-def test_a_network_that_cannot_be_copied_is_refused() -> None:
+def test_a_network_that_cannot_be_copied_or_run_is_refused() -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3))
     network.kept = (network[0].weight * 2,)  # type: ignore[assignment]
     with pytest.raises(ValueError, match="before its first training step"):
         operate(network, torch.zeros(1, 1, 8, 8))
+    with pytest.raises(ValueError, match="on the network's device"):
+        operate(network_of("unet", 2).to("meta"), image_of("unet", 2))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,48 +14,8 @@ from hasten.training.choose import batch_program
 from tests.augment.stores import random_store
 from tests.training.choose.test_autotune import planned
 
-
-class Programs:
-    """Stands in for `make_segment`."""
-
-    def __init__(self) -> None:
-        self.fused: list[bool] = []
-        self.fused_image = 0.0
-        self.chain: Any = None
-        self.cases: Any = None
-        self.store: Any = None
-
-    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, fuse: bool, **more: Any) -> Any:
-        self.fused.append(fuse)
-        self.chain, self.cases, self.store = chain, train_cases, cases.store
-        return _Callable(lambda step: {"image": torch.full((4,), self.fused_image if fuse else 0.0)})
-
-
-class _Callable:
-    device = torch.device("cpu")
-    prepared_on_host = False
-    stages = ()
-
-    def __init__(self, call: Any) -> None:
-        self.call = call
-
-    def __call__(self, step: int) -> Any:
-        return self.call(step)
-
-
 STORE = random_store([(8, 8, 8)], num_channels=2)
 ARENA: Any = SimpleNamespace(store=STORE, part=None, pages=None, index=lambda ids: ids)
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """A device on which Triton works, and a chain that can be fused."""
-    made = Programs()
-    monkeypatch.setattr(batch_program, "make_segment", made)
-    monkeypatch.setattr(batch_program, "triton_works", lambda device: True)
-    monkeypatch.setattr(batch_program, "fused_places", lambda stages: [1])
-    monkeypatch.setattr(batch_program, "_build_kernels", lambda segment: None)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -66,10 +27,20 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Programs:
     ],
 )
 def test_fused_kernels_must_be_right_and_the_run_long(
-    tmp_path: Path, card: Programs, steps: int, image: float, on: bool, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, image: float, on: bool, why: str
 ) -> None:
-    card.fused_image = image
+    """On a device on which Triton works, of a chain that can be fused. image: the value of fused batches."""
+    fused: list[bool] = []
+
+    def make(*given: Any, fuse: bool, **more: Any) -> Any:
+        fused.append(fuse)
+        return Mock(return_value={"image": torch.full((4,), image * fuse)}, prepared_on_host=False)
+
+    monkeypatch.setattr(batch_program, "make_segment", make)
+    monkeypatch.setattr(batch_program, "triton_works", lambda device: True)
+    monkeypatch.setattr(batch_program, "fused_places", lambda stages: [1])
+    monkeypatch.setattr(batch_program, "_build_kernels", lambda segment: None)
     _, engaged = batch_program.choose_program(planned(tmp_path, device="cuda", steps=steps), ARENA)
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].reason
-    assert card.fused == ([False, True] if steps > 10 else [False])
+    assert fused == ([False, True] if steps > 10 else [False])

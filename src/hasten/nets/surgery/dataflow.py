@@ -128,7 +128,7 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     nothing is computed. Raises ValueError if it can't be copied or does not run on the probe.
     """
     network_copy = copied(network)
-    if isinstance(probe, Tensor):
+    if isinstance(probe, Tensor) and probe.is_meta:
         network_copy.to(probe.device)
     watch = _Watch()
     calls: dict[int, Call] = {}
@@ -198,7 +198,7 @@ def _run(network: nn.Module, probe: Probe) -> Any:
     with ExitStack() as stack, torch.no_grad():
         for device in devices:
             stack.enter_context(random_state_kept(device))
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed GPUs, too
         try:
             if isinstance(probe, dict):
                 return network(**probe)

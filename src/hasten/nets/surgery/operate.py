@@ -37,8 +37,8 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
 def operate_built(network: nn.Module, example: Callable[[], Tensor], *, biases: bool = True) -> Surgery:
     """`operate` by the types of MONAI's blocks with an instance norm, or else by tracing an example on the meta device.
 
-    There nothing is computed: elsewhere, the pass takes up to some seconds. example: gives an image (B, C, *S).
-    network: one that Hasten has built, which decides nothing by values. Changes it in place.
+    There nothing is computed, but torch imports its compiler; elsewhere, the pass takes up to some seconds. example:
+    gives an image (B, C, *S). network: one that Hasten has built, which decides nothing by values. Changes it in place.
     """
     surgery = operate(network)
     return surgery if surgery.fused else operate(network, example().to("meta"), biases=biases)

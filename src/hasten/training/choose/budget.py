@@ -18,13 +18,13 @@ from hasten.config.schema import RunConfig
 from hasten.config.settled import with_settings
 from hasten.devices import kind_of
 from hasten.kernels.use import triton_as
-from hasten.nets.random_state import random_state_kept
+from hasten.nets.random_state import all_random_states_kept, random_state_kept
 from hasten.observe.clock import Clock
 from hasten.observe.notebook import Plan
 from hasten.observe.values import duration
 from hasten.optim.build import build_optimizer
 from hasten.runtime.allocator import kept_memory
-from hasten.runtime.device import seconds_of
+from hasten.runtime.device import current_device, pick_device, seconds_of
 from hasten.runtime.precision import to_memory_format
 from hasten.training.choose.autotune import STEPS_SHARE, choose_variant, operated_net
 from hasten.training.choose.experiments import Experiments
@@ -78,13 +78,14 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     Example:
         >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
     """
-    planned = plan_run(config)
-    experiments = Experiments(Clock(), planned.config.train.budget)
-    with triton_as(config.train.fused_kernels):
-        planned = with_scale(planned, choose_scale(planned, experiments))
+    device, fused = pick_device(config.train.device), config.train.fused_kernels
+    with current_device(device), all_random_states_kept(device), triton_as(fused):
+        planned = plan_run(config, device=device)
+        planned = with_scale(planned, choose_scale(planned, Experiments(Clock(), planned.config.train.budget)))
+        size = network_size(planned)
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
+    return Plan(plan_to_dict(planned) | {"network": size})
 
 
 def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
