@@ -29,10 +29,7 @@ HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
 _PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
 _RESTARTED = Finding(
-    "no-persistent-workers",
-    "the workers are started again for every pass over the data",
-    _PERSISTENT.text,
-    _PERSISTENT,
+    "no-persistent-workers", "the workers are started again for every pass over the data", _PERSISTENT.text, _PERSISTENT
 )
 _HEAVY_ITEMS = Finding(
     "heavy-items",
