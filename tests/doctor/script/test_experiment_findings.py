@@ -12,29 +12,15 @@ from hasten.doctor.script.records import ProcessRecord, as_record
 
 def arm(gain, base_s=0.1, spread=0.02, **more):
     """An experiment whose every round agreed within `spread`."""
-    return {
-        "base_s": base_s,
-        "arm_s": base_s / gain,
-        "gain": gain,
-        "low": gain * (1 - spread),
-        "high": gain * (1 + spread),
-        "rounds": 15,
-        "site": "/s/train.py:30",
-        "device": "cpu",
-        "difference": 0.0,
-        **more,
-    }
+    times = {"base_s": base_s, "arm_s": base_s / gain, "low": gain * (1 - spread), "high": gain * (1 + spread)}
+    known = {"gain": gain, "rounds": 15, "site": "/s/train.py:30", "device": "cpu", "difference": 0.0}
+    return times | known | more
 
 
 def loader(now=0, **seconds):
     """By workers: w0=0.1 for 100 ms a batch without."""
-    return {
-        "site": "/s/train.py:20",
-        "now": now,
-        "cores": 4,
-        "batch_size": 4,
-        "seconds": {name[1:]: value for name, value in seconds.items()},
-    }
+    alone = {name[1:]: value for name, value in seconds.items()}
+    return {"site": "/s/train.py:20", "now": now, "cores": 4, "batch_size": 4, "seconds": alone}
 
 
 def tried(step_s=0.2, wait_s=0.0, rare_s=0.0, others=0.0, **experiments):
