@@ -53,6 +53,7 @@ def test_the_finding_names_loader_and_cost():
     assert (result.name, result.where, result.level) == ("heavy-items", SITE, "finding")
     assert result.cost_s == pytest.approx(0.2)
     assert result.gain == pytest.approx(3.0)
+    assert heavy_items(record(wait=0.2, work_s=0.02, workers=0.1), []) == [], "they wait for a disk"
 
 
 def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
@@ -111,6 +112,8 @@ def test_more_workers_than_cores_that_keep_the_training_from_its_own_are_a_note(
     one = record(cpu=cpu)
     one.raw["loaders"][0]["num_workers"] = workers
     assert [(each.name, each.level) for each in find(one)] == [(name, "note") for name in named]
+    one.experiments["workers"] = {"loop": {str(workers): [0.1, 0.1], "1": [0.3, 0.2]}}
+    assert list(find(one)) == [], "fewer are slower"
 
 
 def test_a_gpu_leaves_workers_less_time_than_the_network_here():
@@ -118,3 +121,5 @@ def test_a_gpu_leaves_workers_less_time_than_the_network_here():
     assert [*find(one), *heavy_items(one, [])] == []
     judged = replace(one, assume_cuda=True)
     assert [each.name for each in (*find(judged), *heavy_items(judged, []))] == ["few-workers", "heavy-items"]
+    judged.experiments["items"]["site"] = "/s/train.py:11"
+    assert list(find(judged)) == [], "another loader's items"

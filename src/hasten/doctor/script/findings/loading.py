@@ -76,7 +76,10 @@ def _other_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Fi
     """Notes: many-workers by the count or what they take from the training, few-workers for which a GPU would wait."""
     workers, cores, lost_s = loader["num_workers"] or 0, _cores(record), contended_s(record)
     (work_s, evidence), network_s = _work(record, loader, True), record.train_s - record.part("wait") - record.saved_s
+    loops = measured_loops(record.experiments, workers)
     if workers > MANY * cores or (workers > cores and lost_s >= WAITS * record.train_s):
+        if loops and all(min(times) > max(loops[workers]) for count, times in loops.items() if count != workers):
+            return  # Fewer were slower: they wait rather than work.
         words = too_many(workers, cores)
         evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have" if lost_s else ""
     elif record.saved_s and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, network_s):
@@ -130,17 +133,19 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     restarted = any(one.name == _RESTARTED.name for one in findings)
     (work_s, evidence), wait_s, cores = _work(record, loaders[0], restarted), record.part("wait"), _cores(record)
     workers, lost_s = int(loaders[0]["num_workers"]), 0.0 if record.saved_s else contended_s(record)
-    cost, beyond_s = wait_s + lost_s, work_s / cores - (step_s - wait_s)
+    # What items wait for, rather than compute, is hidden by workers.
+    seen_s, beyond_s = min(wait_s, work_s) + lost_s, work_s / cores - (step_s - wait_s)
+    cost = seen_s
     if workers and record.saved_s and cost < HEAVY * record.train_s:
         cost = beyond_s  # Beside a GPU, workers have all cores, but less time.
-    if work_s < max(LEAST_WORK_S, 0.0 if workers else HEAVY * step_s) or cost < HEAVY * step_s:
-        return []  # Items that wait rather than work are hidden by workers.
+    if work_s < LEAST_WORK_S or cost < HEAVY * step_s:
+        return []
     others = any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings) and beyond_s <= 0
     others = others or (record.experiments.get("items") or {}).get("kind") == "whole"
     evidence = f"{evidence}, on {cores} cores; the training waits {ms(wait_s)} a step for its batch"
     if lost_s:
         evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
-    level, site = "note" if others or wait_s + lost_s < HEAVY * record.step_s else "finding", loaders[0]["site"]
+    level, site = "note" if others or seen_s < HEAVY * record.step_s else "finding", loaders[0]["site"]
     return [record.finding(_HEAVY_ITEMS, site, evidence=evidence, cost_s=cost, part="wait", level=level)]
 
 
@@ -155,7 +160,7 @@ def _work(record: ProcessRecord, loader: dict[str, Any], restarted: bool) -> tup
         parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
         # Of most steps: the batches of a validation are in that of one.
         return statistics.median(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
-    if tried.get("work_s"):
+    if tried.get("work_s") and tried.get("site") == loader["site"]:
         work_s = tried["work_s"] * int(tried.get("batch_size") or 1)
         return work_s, f"a batch takes {ms(work_s)} of a core to make"
     work_s = 0.0 if restarted else float(record.listed_dict("load").get("workers") or 0.0) * record.step_s
