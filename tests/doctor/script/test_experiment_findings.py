@@ -92,9 +92,13 @@ def test_items_whose_workers_hide_them():
     known = tried(0.1, workers=hidden, items=items | {"batch_size": 4})
     known.raw["steps"] = [step | {"parts": {"forward": 0.1}} for step in known.raw["steps"]]
     assert names(known) == []
-    assert names(dataclasses.replace(known, assume_cuda=True)) == ["uncached-items"], "a GPU would wait for them"
+    waits = only(dataclasses.replace(known, assume_cuda=True))
+    assert waits.evidence.endswith("; if a GPU takes 5.0 ms for the rest of a step")
     known.raw["threads"] = 4
-    assert [(each.name, each.level) for each in find(known)] == [("uncached-items", "note")], "they have its cores"
+    share = only(known)
+    assert share.evidence.endswith("; workers take the network's cores for it")
+    for note, cost_s in ((waits, None), (share, pytest.approx(0.02))):
+        assert (note.name, note.level, note.cost_s, note.gain) == ("uncached-items", "note", cost_s, None)
 
 
 def test_what_shortens_the_step_is_judged_without_validations():
@@ -121,6 +125,9 @@ def test_more_workers_than_cores(loops, cure):
     result = find(tried(0.3, wait_s=0.2, workers=workers))
     assert [one.name for one in result] == (["many-workers"] if cure else [])
     assert all(cure in one.cure and one.level == "finding" for one in result)
+    few = tried(0.3, wait_s=0.2, workers=loader(2, w2=0.4) | {"loop": {"0": [0.2, 0.2], "2": [0.4, 0.4]}})
+    assert names(few) == ["many-workers"]
+    assert names(dataclasses.replace(few, assume_cuda=True)) == [], "a network on a GPU leaves them the cores"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +221,7 @@ def test_a_busy_machine_makes_notes_of_all_but_the_gross():
 
 def test_the_step_as_far_as_it_is_known():
     step = step_of(tried(0.2, wait_s=0.05, workers=loader(0, w0=0.01)))
-    assert dataclasses.astuple(step) == pytest.approx((0.2, 0.05, 0.15, 0, 0.0, False, 0.0))
+    assert dataclasses.astuple(step) == (*map(pytest.approx, (0.2, 0.05, 0.15, 0, 0.0, False, 0.15)), "")
     assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.2))).compute_s == pytest.approx(0.08)
     # Batches that others slowed down: the steps tell how fast they truly came.
     assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.05))).batch_s == pytest.approx(0.2)
@@ -222,10 +229,6 @@ def test_the_step_as_far_as_it_is_known():
     assert step_of(tried(0.2, workers=loader(2, w2=0.05))).compute_s == pytest.approx(0.2)
     assert step_of(tried(0.2, wait_s=0.05)).compute_s == pytest.approx(0.15)
     assert step_of(tried(0.5, rare_s=0.3, wait_s=0.05)).step_s == pytest.approx(0.2)
-    for known in (
-        {},
-        {"wait_s": 0.05},
-        {"workers": loader(0, w0=0.05), "wait_s": 0.05},
-        {"workers": loader(2, w2=0.2), "wait_s": 0.15},
-    ):
+    more = {"workers": loader(0, w0=0.05), "wait_s": 0.05}, {"workers": loader(2, w2=0.2), "wait_s": 0.15}
+    for known in ({}, {"wait_s": 0.05}, *more):
         assert step_of(tried(0.2, **known)).after() == pytest.approx(0.2)

@@ -120,6 +120,9 @@ def test_a_gpu_leaves_workers_less_time_than_the_network_here():
     one = record(cpu=0.28, wait=0.01)
     assert [*find(one), *heavy_items(one, [])] == []
     judged = replace(one, assume_cuda=True)
-    assert [each.name for each in (*find(judged), *heavy_items(judged, []))] == ["few-workers", "heavy-items"]
+    notes = [*find(judged), *heavy_items(judged, [])]
+    assert [each.name for each in notes] == ["few-workers", "heavy-items"]
+    assert {(each.level, each.cost_s, each.gain) for each in notes} == {("note", None, None)}
+    assert all(each.evidence.endswith("; if a GPU takes 14.5 ms for the rest of a step") for each in notes)
     judged.experiments["items"]["site"] = "/s/train.py:11"
     assert list(find(judged)) == [], "another loader's items"
