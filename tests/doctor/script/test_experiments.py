@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import multiprocessing
@@ -167,6 +168,16 @@ def test_the_first_item_in_this_process_is_no_measure(probe):
             return item
 
     assert set(probe.exp_data.workers(session_of(Imports(wait=0.6)), 2.0)["seconds"]) == {"0"}
+
+
+def test_items_that_the_dataset_keeps_and_batches_that_it_makes_itself(probe):
+    class Keeps(Items):
+        __getitem__ = functools.cache(Items.__getitem__)
+
+    result = probe.exp_data.items(session_of(Keeps(wait=0.05)), 60.0)
+    assert (result["kind"], result["item_s"] > 0.05 > 10 * result["cached_s"]) == ("whole", True)
+    lists = session_of(TensorDataset(torch.arange(8)), sampler=[[0, 1], [2, 3], [0, 1]], batch_size=None)
+    assert probe.exp_data.items(lists, 2.0)["kind"] == "whole"
 
 
 def test_items_that_take_too_long_are_made_once_each(probe, monkeypatch):

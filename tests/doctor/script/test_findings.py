@@ -20,22 +20,9 @@ VALIDATION = {"step": 9, "site": SITE, "seconds": 0.7}
 
 
 def loader(**known):
-    return {
-        "site": SITE,
-        "own_thread": False,
-        "batches": 15,
-        "wait_s": 0.015,
-        "passes": [FIRST],
-        "items_s": 0.1,
-        "collate_s": 0.02,
-        "fetches": 19,
-        "training": STEPS,
-        "made": 1,
-        "num_workers": 2,
-        "pin_memory": True,
-        "prefetch_factor": 2,
-        "persistent_workers": True,
-    } | known
+    seen = {"site": SITE, "own_thread": False, "batches": 15, "wait_s": 0.015, "passes": [FIRST], "training": STEPS}
+    seen |= {"items_s": 0.1, "collate_s": 0.02, "fetches": 19, "made": 1, "num_workers": 2, "pin_memory": True}
+    return seen | {"prefetch_factor": 2, "persistent_workers": True} | known
 
 
 def record(parts=None, cuda=False, **raw):
@@ -179,10 +166,7 @@ def test_reads_of_one_line_are_one_finding():
 
 @pytest.mark.parametrize(
     ("tried", "level"),
-    [
-        ({"loop": {"0": [0.1, 0.1], "1": [0.1, 0.1]}}, "note"),
-        ({"seconds": {"0": 0.02}}, "finding"),
-    ],
+    [({"loop": {"0": [0.1, 0.1], "1": [0.1, 0.1]}}, "note"), ({"seconds": {"0": 0.02}}, "finding")],
 )
 def test_a_wait_that_other_counts_of_workers_do_not_shorten_here_is_a_note(tried, level):
     raw = {"parts": {"wait": 0.012}, "loaders": [loader(num_workers=0)]}

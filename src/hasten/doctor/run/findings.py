@@ -7,17 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hasten.config.settled import PlannedRun
-from hasten.doctor.finding import (
-    AS_LONG,
-    CHECKPOINTS,
-    DOUBLED,
-    VALIDATION,
-    WAITS,
-    Finding,
-    gain_of,
-    ms,
-    ranked,
-)
+from hasten.doctor.finding import AS_LONG, CHECKPOINTS, DOUBLED, VALIDATION, WAITS, Finding, gain_of, ms, ranked
 from hasten.doctor.run.measure import PeriodicCosts
 from hasten.doctor.time_split import Split
 from hasten.observe.cpu_load import BUSY

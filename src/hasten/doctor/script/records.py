@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.doctor.finding import Finding, gain_of
+from hasten.doctor.finding import Finding, gain_of, ms
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
@@ -65,11 +65,16 @@ class ProcessRecord:
         return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
 
     @property
-    def saved_s(self) -> float:
-        """Seconds of a step that the hardware that it is judged for saves, if the data come as here."""
+    def rest_s(self) -> float:
+        """Seconds of a step without the wait for its batch; a guess where it is judged for a GPU that isn't here."""
         network_s = sum(self.part(name) for name in ("forward", "backward", "optimizer"))
-        saved_s = max(0.0, network_s - max(LAUNCHES, network_s / ACCELERATED))
-        return saved_s if self.assume_cuda and not self.on_gpu else 0.0
+        saved_s = max(0.0, network_s - max(LAUNCHES, network_s / ACCELERATED)) if self.cuda and not self.on_gpu else 0.0
+        return max(0.0, self.train_s - self.part("wait") - saved_s)
+
+    @property
+    def assumed(self) -> str:
+        """What goes behind the evidence of a note that rests on a GPU that isn't here; "" where nothing is assumed."""
+        return f"; if a GPU takes {ms(self.rest_s)} for the rest of a step" if self.cuda and not self.on_gpu else ""
 
     def part(self, name: str) -> float:
         """Mean seconds of a measured step that went into a part of `study.time_split.PARTS`."""

@@ -8,6 +8,7 @@ from hasten.doctor.script.findings.experiments import step_of
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.time_split import PARTS, Split
 
+_RARE = ("validation", "checkpoint")
 LEAST = 0.3
 """Cores that the script's workers must use, below which they don't slow anything down."""
 
@@ -82,18 +83,22 @@ def contended_s(record: ProcessRecord) -> float:
 
     Of one thread that is the step's wall time without its waits, less its processor time; other programs take their
     share of it. Several threads spin while they lack a core: what the network takes alone, in the experiments, tells.
+    Steps with a validation or a checkpoint, which wait for batches of their own and for disks, do not count.
     """
-    load, steps = record.listed_dict("load"), record.measured
+    load, cores, threads = record.listed_dict("load"), int(record.raw.get("cores") or 1), record.raw.get("threads") or 1
+    steps = [one for one in record.measured if sum(one["parts"].get(name, 0) for name in _RARE) < 0.01 * one["seconds"]]
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
-    if record.on_gpu or record.world > 1 or workers < LEAST or not steps:
+    most = max([workers, *(loader.get("num_workers") or 0 for loader in record.listed("loaders"))])
+    if record.on_gpu or record.world > 1 or workers < LEAST or not steps or threads + most <= cores:
         return 0.0
     lost_s = statistics.fmean(
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
     # Other programs can only use the cores that the training and its workers leave.
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
-    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
+    others = min(others, max(0.0, cores - training - workers))
     arms = [one for one in record.experiments.values() if isinstance(one, dict) and "base_s" in one]
-    alone = [one["base_s"] * one.get("slowed", 1.0) for one in arms if len(record.listed("roots")) == 1]
+    calls = max(1.0, sum(record.listed_dict("shapes").values()) / record.steps)
+    alone = [calls * one["base_s"] * one.get("slowed", 1.0) for one in arms if len(record.listed("roots")) == 1]
     longer_s = record.part("forward") + record.part("backward") - max(alone) if alone else 0.0
     return min(workers * record.step_s, max(0.0, lost_s * workers / (workers + others), longer_s))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Edit, Finding, ms
-from hasten.doctor.script.records import ACCELERATED, ProcessRecord, place
+from hasten.doctor.script.records import ProcessRecord, place
 from hasten.observe.cpu_load import BUSY
 
 TOY_S = 0.015
@@ -48,8 +48,9 @@ class StepTimes:
     """Seconds of validations and checkpoints, spread over the steps."""
     shared: bool = False
     """Whether workers take cores on which the network computes."""
-    saved_s: float = 0.0
-    """Seconds that it takes less on the GPU that the training is judged for."""
+    rest_s: float = 0.0
+    assumed: str = ""
+    """As of `ProcessRecord`."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None) -> float:
         """Predicted seconds of a step whose compute takes `saved_s` less, or whose batches take `batch_s`."""
@@ -115,8 +116,8 @@ def step_of(record: ProcessRecord) -> StepTimes | None:
     compute_s = step_s if hidden else step_s - wait_s
     free = int(loader.get("cores") or 1) - int(record.raw.get("threads") or 1)
     shared = count > max(0, free) and not record.on_gpu
-    more: Any = {"rare_s": record.step_s - step_s, "shared": shared, "saved_s": record.saved_s}
-    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, **more)
+    more: Any = {"rare_s": record.step_s - step_s, "rest_s": record.rest_s, "assumed": record.assumed}
+    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, shared=shared, **more)
 
 
 def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
@@ -238,10 +239,11 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}
     best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
-    rounds = min(len(loops[now]), len(loops[best]))
-    ratios = [loops[now][number] / loops[best][number] for number in range(rounds)]
-    if best == now or rounds < 2 or min(ratios) <= LEAST:
+    ratios = [present / other for present, other in zip(loops[now], loops[best], strict=False)]
+    if best == now or len(ratios) < 2 or min(ratios) <= LEAST:
         return None
+    if step.assumed and best < now <= cores:
+        return None  # A network on a GPU leaves them the cores.
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
     name, title = too_many(now, cores) if best < now else too_few(now)
@@ -250,7 +252,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
         title,
         *with_workers(best),
         where=place(loader.get("site", "")),
-        evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
+        evidence=f"seconds of a whole step by workers, {len(ratios)} interleaved rounds: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain),
         gain=gain,
         interval=(min(20.0, *ratios), min(20.0, max(*ratios, gain))),
@@ -287,29 +289,28 @@ def too_many(workers: int, cores: int) -> tuple[str, str]:
 
 def items(results: Results, step: StepTimes) -> Finding | None:
     items, tried = results.get("items") or {}, results.get("workers") or {}
-    kind = items.get("kind")
-    least = {"whole": 0.0, "prefix": 0.0, "before-draw": BEFORE_DRAW}
-    if kind not in least or items["cached_s"] < max(least[kind] * items["item_s"], READ_S if least[kind] else 0.0):
+    kind, each, item_s = items.get("kind"), items.get("cached_s", 0.0), items.get("item_s", 0.0)
+    if not each or (kind == "before-draw" and each < max(BEFORE_DRAW * item_s, READ_S)):
         return None
-    size, each = int(items.get("batch_size") or 1), items["cached_s"]
-    alone, lanes = (tried.get("seconds") or {}).get(str(step.workers), 0.0), max(1, step.workers)
-    share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
-    if step.saved_s:
-        # Workers that are fast enough here may be too slow for a GPU.
-        batch_s, compute_s = alone or step.batch_s or 0.0, max(step.compute_s - step.saved_s, 0.02 * step.step_s)
-        step_s = max(batch_s, compute_s) if step.workers else batch_s + compute_s
-        step = replace(step, step_s=step_s, batch_s=batch_s, compute_s=compute_s, shared=False)
-    after = step.step_s if step.batch_s is None else step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
-    effect: dict[str, Any] = {"cost_s": step.step_s - after, "gain": min(20.0, step.step_s / after)}
-    if effect["gain"] < LEAST and step.shared and kind != "before-draw":
-        # Work that workers hide takes the cores of a network on a CPU all the same.
-        cost_s = each * size * items.get("work_s", items["item_s"]) / items["item_s"] / (tried.get("cores") or 1)
-        effect = {"cost_s": cost_s, "gain": 1 + cost_s / step.step_s, "level": "note"}
-    if effect["gain"] < LEAST:
-        return None
+    size, lanes = int(items.get("batch_size") or 1), max(1, step.workers)
+    alone = (tried.get("seconds") or {}).get(str(step.workers), 0.0)
+    share = min(1.0, each * size / lanes / max(alone, item_s * size / lanes))
     name, title, cure, evidence = _same_work(items, f"{ms(each)} an item", size)
-    evidence += f"; beside a network {ACCELERATED} times as fast, as on a GPU" if step.saved_s else ""
-    return Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence, **effect)
+    found = Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence)
+    after = step.step_s if step.batch_s is None else step.after(batch_s=step.batch_s * (1 - share))
+    if step.step_s >= LEAST * after:
+        return replace(found, cost_s=step.step_s - after, gain=min(20.0, step.step_s / after))
+    if step.assumed:
+        # Workers that are fast enough here may be too slow for a GPU.
+        batch_s = min(alone or step.batch_s or 0.0, step.step_s)
+        there = replace(step, step_s=batch_s + step.rest_s, batch_s=batch_s, compute_s=step.rest_s)
+        gains = there.after() >= LEAST * there.after(batch_s=batch_s * (1 - share))
+        return replace(found, level="note", evidence=evidence + step.assumed) if gains else None
+    # Work that workers hide takes the cores of a network on a CPU all the same.
+    cost_s = each * size * items.get("work_s", item_s) / item_s / (tried.get("cores") or 1)
+    if not step.shared or kind == "before-draw" or cost_s < (LEAST - 1) * step.step_s:
+        return None
+    return replace(found, level="note", cost_s=cost_s, evidence=f"{evidence}; workers take the network's cores for it")
 
 
 def _same_work(items: dict[str, Any], cost: str, size: int) -> tuple[str, str, str, str]:

@@ -29,10 +29,7 @@ HEAVY = 0.10
 """Share of a step that waiting for batches, and for the cores that make them, must take."""
 _PERSISTENT = Edit(LOADERS, (("persistent_workers", "True"),))
 _RESTARTED = Finding(
-    "no-persistent-workers",
-    "the workers are started again for every pass over the data",
-    _PERSISTENT.text,
-    _PERSISTENT,
+    "no-persistent-workers", "the workers are started again for every pass over the data", _PERSISTENT.text, _PERSISTENT
 )
 _HEAVY_ITEMS = Finding(
     "heavy-items",
@@ -59,13 +56,13 @@ def find(record: ProcessRecord) -> Iterator[Finding]:
 
 def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    least = max(LEAST_WAIT_S, WAITS * (record.train_s - record.saved_s))
-    if loader["num_workers"] or loader["own_thread"] or wait < least:
+    if loader["num_workers"] or loader["own_thread"] or wait < max(LEAST_WAIT_S, WAITS * (record.rest_s + wait)):
         return
     fetches = max(1, loader["fetches"])
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
     if loader["fetches"]:
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
+    evidence += record.assumed if wait < WAITS * record.train_s else ""
     # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = bool(measured_loops(record.experiments, 0))
@@ -77,17 +74,19 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
 
 def _other_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     """Notes: many-workers by the count or what they take from the training, few-workers for which a GPU would wait."""
-    workers, cores, lost_s = loader["num_workers"] or 0, _cores(record), contended_s(record)
-    (work_s, evidence), network_s = _work(record, loader, True), record.train_s - record.part("wait") - record.saved_s
-    if workers > MANY * cores or (workers > cores and lost_s >= WAITS * record.train_s):
+    workers, cores, cost = loader["num_workers"] or 0, _cores(record), contended_s(record) or None
+    (work_s, evidence), loops = _work(record, loader, True), measured_loops(record.experiments, workers)
+    if workers > MANY * cores or (workers > cores and cost and cost >= WAITS * record.train_s):
+        if loops and all(min(times) > max(loops[workers]) for count, times in loops.items() if count != workers):
+            return  # Fewer were slower: they wait rather than work.
         words = too_many(workers, cores)
-        evidence = f"a step waits {ms(lost_s)} of {ms(record.step_s)} for a core that workers have" if lost_s else ""
-    elif record.saved_s and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, network_s):
-        words, lost_s = too_few(workers), work_s / workers - network_s
+        evidence = f"a step waits {ms(cost)} of {ms(record.step_s)} for a core that workers have" if cost else ""
+    elif record.assumed and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, record.rest_s):
+        words, cost, evidence = too_few(workers), None, evidence + record.assumed
     else:
         return
     found = Finding(*words, *with_workers(cores))
-    yield record.finding(found, loader["site"], evidence=evidence, cost_s=lost_s, level="note", gain=None)
+    yield record.finding(found, loader["site"], evidence=evidence, cost_s=cost, level="note", gain=None)
 
 
 def _cores(record: ProcessRecord) -> int:
@@ -127,24 +126,27 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """heavy-items; a note where a cache or more workers are the cure. findings: of the other rules."""
-    loaders, step_s = record.training_loaders, record.train_s - record.saved_s
-    if not loaders or step_s <= 0:
+    loaders, wait_s, cores = record.training_loaders, record.part("wait"), _cores(record)
+    if not loaders or record.train_s <= 0:
         return []
     restarted = any(one.name == _RESTARTED.name for one in findings)
-    (work_s, evidence), wait_s, cores = _work(record, loaders[0], restarted), record.part("wait"), _cores(record)
-    workers, lost_s = int(loaders[0]["num_workers"]), 0.0 if record.saved_s else contended_s(record)
-    cost, beyond_s = wait_s + lost_s, work_s / cores - (step_s - wait_s)
-    if workers and record.saved_s and cost < HEAVY * record.train_s:
-        cost = beyond_s  # Beside a GPU, workers have all cores, but less time.
-    if work_s < max(LEAST_WORK_S, 0.0 if workers else HEAVY * step_s) or cost < HEAVY * step_s:
-        return []  # Items that wait rather than work are hidden by workers.
+    (work_s, evidence), lost_s = _work(record, loaders[0], restarted), 0.0 if record.assumed else contended_s(record)
+    workers, beyond_s = loaders[0]["num_workers"], work_s / cores - record.rest_s
+    # What items wait for, rather than compute, is hidden by workers. Beside a GPU these have all cores, but less time.
+    cost = min(wait_s, work_s) + lost_s
+    here = cost >= HEAVY * record.train_s
+    there = record.assumed and (beyond_s if workers else cost) >= HEAVY * (record.rest_s + wait_s)
+    if work_s < LEAST_WORK_S or not (here or there):
+        return []
     others = any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings) and beyond_s <= 0
     others = others or (record.experiments.get("items") or {}).get("kind") == "whole"
     evidence = f"{evidence}, on {cores} cores; the training waits {ms(wait_s)} a step for its batch"
     if lost_s:
         evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
-    level, site = "note" if others or wait_s + lost_s < HEAVY * record.step_s else "finding", loaders[0]["site"]
-    return [record.finding(_HEAVY_ITEMS, site, evidence=evidence, cost_s=cost, part="wait", level=level)]
+    evidence += "" if here else record.assumed
+    level = "finding" if here and not others and cost >= HEAVY * record.step_s else "note"
+    more: dict[str, Any] = {"level": level, "cost_s": cost if here else None, "part": "wait"}
+    return [record.finding(_HEAVY_ITEMS, loaders[0]["site"], evidence=evidence, **more)]
 
 
 def _work(record: ProcessRecord, loader: dict[str, Any], restarted: bool) -> tuple[float, str]:
@@ -158,7 +160,7 @@ def _work(record: ProcessRecord, loader: dict[str, Any], restarted: bool) -> tup
         parts = f"{ms(loader['items_s'] / fetches)} for its items and {ms(loader['collate_s'] / fetches)} to collate"
         # Of most steps: the batches of a validation are in that of one.
         return statistics.median(step.get("wait_cpu", 0.0) for step in record.measured), f"a batch takes {parts}"
-    if tried.get("work_s"):
+    if tried.get("work_s") and tried.get("site") == loader["site"]:
         work_s = tried["work_s"] * int(tried.get("batch_size") or 1)
         return work_s, f"a batch takes {ms(work_s)} of a core to make"
     work_s = 0.0 if restarted else float(record.listed_dict("load").get("workers") or 0.0) * record.step_s

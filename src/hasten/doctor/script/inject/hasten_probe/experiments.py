@@ -26,10 +26,7 @@ SHARES = {
     "conv_bias": 0.02,
 }
 """Shares of the time for all experiments; unused time goes to the later ones."""
-TOUCHES = {
-    "workers": ("wait", "sample", "forward", "backward"),
-    "items": ("wait", "sample"),
-}
+TOUCHES = {"workers": ("wait", "sample", "forward", "backward"), "items": ("wait", "sample")}
 """Parts of a step that an experiment's cure could shorten; by default forward, backward, sample and overhead."""
 LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
 """Share of these parts that a working cure saves; by default a tenth."""

@@ -140,11 +140,7 @@ def _weighted(step: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
     more = {name: max(0.0, seconds - usual.get(name, 0.0)) for name, seconds in step["parts"].items()}
     parts = {name: seconds - (1 - share) * more[name] for name, seconds in step["parts"].items()}
     seconds = step["seconds"] - (1 - share) * sum(more.values())
-    return step | {
-        "parts": parts,
-        "seconds": seconds,
-        "cpu": step["cpu"] * seconds / max(step["seconds"], 1e-9),
-    }
+    return step | {"parts": parts, "seconds": seconds, "cpu": step["cpu"] * seconds / max(step["seconds"], 1e-9)}
 
 
 def _in_for_loop() -> bool:
