@@ -50,7 +50,7 @@ class StepTimes:
     """Whether workers take cores on which the network computes."""
     rest_s: float = 0.0
     assumed: str = ""
-    """As of `ProcessRecord`."""
+    """Both are the `ProcessRecord`'s."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None) -> float:
         """Predicted seconds of a step whose compute takes `saved_s` less, or whose batches take `batch_s`."""
