@@ -150,9 +150,9 @@ def _at(finding: Finding, label: Label) -> bool:
     return finding.name in LOOSE or finding.where.rpartition(":")[2] == str(label.line)
 
 
-def modules_to_install(half: str) -> list[str]:
-    """Those that scripts of a half import at the top and that are not here; such a script would count as misjudged."""
-    texts = [path.read_text(encoding="utf-8") for path in SCRIPTS.glob(f"{half}[0-9]*.py")]
+def modules_to_install(chosen: Sequence[Script]) -> list[str]:
+    """Those that scripts import at the top and that are not here; such a script would count as misjudged."""
+    texts = [script.path.read_text(encoding="utf-8") for script in chosen]
     names = {name for text in texts for name in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)}
     return sorted(name for name in names if not (SCRIPTS / f"{name}.py").exists() and find_spec(name) is None)
 
@@ -165,13 +165,12 @@ def judged_corpus(half: str, *, steps: int, seconds: float, names: Sequence[str]
     from hasten.doctor.script import run_script
     from hasten.doctor.script.doctor import judge
 
-    absent = modules_to_install(half)
+    chosen = [one for one in scripts(half) if not names or any(name in one.path.stem for name in names)]
+    absent = modules_to_install(chosen)
     if absent:
         raise ValueError(f"{SCRIPTS}: scripts import {', '.join(absent)}; install them: pip install -e '.[corpus]'")
     results = []
-    for script in scripts(half):
-        if names and not any(name in script.path.stem for name in names):
-            continue
+    for script in chosen:
         run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)
         if run.ended == "crashed":
             raise ValueError(f"{script.path}: crashed, so that nothing can be judged: {run.output[-500:]}")
