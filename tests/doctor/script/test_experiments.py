@@ -153,10 +153,11 @@ def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
 
 def test_workers_of_a_dataset_that_waits(probe):
     session = session_of(Items(wait=0.02), shuffle=True)
-    result = probe.exp_data.workers(session, 8.0, lambda: time.sleep(0.01))
+    result = probe.exp_data.workers(session, 16.0, lambda: time.sleep(0.01))
     assert (result["now"], result["site"]) == (0, "/s/t.py:1")
     assert result["seconds"]["0"] >= 0.04
     assert set(result["loop"]) == {"0", "1", "2"}
+    assert min(result["loop"]["0"]) > max(result["loop"]["2"])
     assert multiprocessing.active_children() == []
 
 
