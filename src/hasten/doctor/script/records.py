@@ -68,13 +68,13 @@ class ProcessRecord:
     def rest_s(self) -> float:
         """Seconds of a step without the wait for its batch; a guess where it is judged for a GPU that isn't here."""
         network_s = sum(self.part(name) for name in ("forward", "backward", "optimizer"))
-        saved_s = max(0.0, network_s - max(LAUNCHES, network_s / ACCELERATED)) if self.cuda and not self.on_gpu else 0.0
+        saved_s = max(0.0, network_s - max(LAUNCHES, network_s / ACCELERATED)) if self.gpu_assumed else 0.0
         return max(0.0, self.train_s - self.part("wait") - saved_s)
 
     @property
-    def assumed(self) -> str:
-        """What goes behind the evidence of a note that rests on a GPU that isn't here; "" where nothing is assumed."""
-        return f"; if a GPU takes {ms(self.rest_s)} for the rest of a step" if self.cuda and not self.on_gpu else ""
+    def gpu_assumed(self) -> bool:
+        """Whether it is judged for a GPU that isn't here."""
+        return self.assume_cuda and not self.on_gpu
 
     def part(self, name: str) -> float:
         """Mean seconds of a measured step that went into a part of `study.time_split.PARTS`."""
@@ -127,6 +127,11 @@ class ProcessRecord:
         error = 2 * (squares / (len(pairs) * (len(pairs) - 1))) ** 0.5 / mean_s
         low, high = (gain_of(saved_s * max(0.0, 1 + end * error), self.step_s) for end in (-1, 1))
         return low, high
+
+
+def assumption(rest_s: float) -> str:
+    """What goes behind the evidence of a note that rests on a GPU that isn't here. rest_s: as of the record."""
+    return f"; if a GPU takes {ms(rest_s)} for the rest of a step"
 
 
 def place(site: str) -> str:

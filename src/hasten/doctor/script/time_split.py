@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-from hasten.doctor.script.findings.experiments import step_of
+from hasten.doctor.script.findings.experiments import step_of, wall_s
 from hasten.doctor.script.records import ProcessRecord
 from hasten.doctor.time_split import PARTS, Split
 
-_RARE = ("validation", "checkpoint")
+_RARE, _NETWORK_ALONE = ("validation", "checkpoint"), ("autocast", "channels_last", "doubled_batch")
 LEAST = 0.3
 """Cores that the script's workers must use, below which they don't slow anything down."""
 
@@ -57,14 +57,10 @@ def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[s
     """Count the idle time of backward's thread, with several ranks on CPUs, as waiting for other ranks."""
     if record.world < 2 or record.on_gpu or not record.measured:
         return parts
-    idle = statistics.fmean(
-        max(0.0, step.get("backward_wall", 0.0) - step.get("backward", 0.0)) for step in record.measured
-    )
-    idle = min(idle, parts.get("backward", 0.0))
-    return parts | {
-        "backward": parts.get("backward", 0.0) - idle,
-        "gradient_sync": parts.get("gradient_sync", 0.0) + idle,
-    }
+    backward = parts.get("backward", 0.0)
+    waits = (step.get("backward_wall", 0.0) - step.get("backward", 0.0) for step in record.measured)
+    idle = min(statistics.fmean(max(0.0, wait) for wait in waits), backward)
+    return parts | {"backward": backward - idle, "gradient_sync": parts.get("gradient_sync", 0.0) + idle}
 
 
 def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
@@ -97,8 +93,9 @@ def contended_s(record: ProcessRecord) -> float:
     # Other programs can only use the cores that the training and its workers leave.
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
     others = min(others, max(0.0, cores - training - workers))
-    arms = [one for one in record.experiments.values() if isinstance(one, dict) and "base_s" in one]
-    calls = max(1.0, sum(record.listed_dict("shapes").values()) / record.steps)
-    alone = [calls * one["base_s"] * one.get("slowed", 1.0) for one in arms if len(record.listed("roots")) == 1]
-    longer_s = record.part("forward") + record.part("backward") - max(alone) if alone else 0.0
+    longer_s, arms = 0.0, [record.experiments.get(name) or {} for name in _NETWORK_ALONE]
+    alone = [wall_s(arm) for arm in arms if "base_s" in arm]
+    if alone and len(record.listed("roots")) == 1:
+        calls = max(1.0, sum(record.listed_dict("shapes").values()) / record.steps)
+        longer_s = record.part("forward") + record.part("backward") - calls * max(alone)
     return min(workers * record.step_s, max(0.0, lost_s * workers / (workers + others), longer_s))

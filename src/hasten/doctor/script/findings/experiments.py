@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hasten.doctor.finding import AS_LONG, DOUBLED, FASTER, Edit, Finding, ms
-from hasten.doctor.script.records import ProcessRecord, place
+from hasten.doctor.script.records import ProcessRecord, assumption, place
 from hasten.observe.cpu_load import BUSY
 
 TOY_S = 0.015
@@ -48,9 +48,8 @@ class StepTimes:
     """Seconds of validations and checkpoints, spread over the steps."""
     shared: bool = False
     """Whether workers take cores on which the network computes."""
-    rest_s: float = 0.0
-    assumed: str = ""
-    """Both are the `ProcessRecord`'s."""
+    gpu_rest_s: float | None = None
+    """Seconds but for the wait for its batch on a GPU that isn't here, where it is judged for one."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None) -> float:
         """Predicted seconds of a step whose compute takes `saved_s` less, or whose batches take `batch_s`."""
@@ -116,7 +115,7 @@ def step_of(record: ProcessRecord) -> StepTimes | None:
     compute_s = step_s if hidden else step_s - wait_s
     free = int(loader.get("cores") or 1) - int(record.raw.get("threads") or 1)
     shared = count > max(0, free) and not record.on_gpu
-    more: Any = {"rare_s": record.step_s - step_s, "rest_s": record.rest_s, "assumed": record.assumed}
+    more: Any = {"rare_s": record.step_s - step_s, "gpu_rest_s": record.rest_s if record.gpu_assumed else None}
     return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, shared=shared, **more)
 
 
@@ -165,10 +164,14 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
+def wall_s(arm: dict[str, Any]) -> float:
+    """Seconds of forward and backward as they are, beside the other programs of then."""
+    return float(arm["base_s"] * arm.get("slowed", 1.0))
+
+
 def _of_arm(arm: dict[str, Any], step: StepTimes, *, also: str, **texts: str) -> Finding | None:
     """A finding if the arm's gain is worthwhile. also: more evidence, in words."""
-    base_s = arm["base_s"] * arm.get("slowed", 1.0)
-    saved_s, *ends = (base_s * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
+    saved_s, *ends = (wall_s(arm) * (1 - 1 / arm[end]) for end in ("gain", "low", "high"))
     gain, low, high = (min(20.0, step.step_s / step.after(saved_s=each)) for each in (saved_s, *ends))
     if gain < LEAST:
         return None
@@ -204,7 +207,7 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
 
 def _doubled(step: StepTimes, arm: dict[str, Any], end: str) -> float:
     """Gain of the step in samples by one of twice as many, at an end of what was measured of its compute."""
-    more = arm["base_s"] * arm.get("slowed", 1.0) * (2 / arm[end] - 1)
+    more = wall_s(arm) * (2 / arm[end] - 1)
     after = step.step_s + max(0.0, more)
     if step.batch_s is not None:
         after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)
@@ -242,7 +245,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     ratios = [present / other for present, other in zip(loops[now], loops[best], strict=False)]
     if best == now or len(ratios) < 2 or min(ratios) <= LEAST:
         return None
-    if step.assumed and best < now <= cores:
+    if step.gpu_rest_s is not None and best < now <= cores:
         return None  # A network on a GPU leaves them the cores.
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
@@ -296,21 +299,22 @@ def items(results: Results, step: StepTimes) -> Finding | None:
     alone = (tried.get("seconds") or {}).get(str(step.workers), 0.0)
     share = min(1.0, each * size / lanes / max(alone, item_s * size / lanes))
     name, title, cure, evidence = _same_work(items, f"{ms(each)} an item", size)
-    found = Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence)
+    finding = Finding(name, title, cure, where=place(items.get("site", "")), evidence=evidence)
     after = step.step_s if step.batch_s is None else step.after(batch_s=step.batch_s * (1 - share))
     if step.step_s >= LEAST * after:
-        return replace(found, cost_s=step.step_s - after, gain=min(20.0, step.step_s / after))
-    if step.assumed:
+        return replace(finding, cost_s=step.step_s - after, gain=min(20.0, step.step_s / after))
+    if step.gpu_rest_s is not None:
         # Workers that are fast enough here may be too slow for a GPU.
         batch_s = min(alone or step.batch_s or 0.0, step.step_s)
-        there = replace(step, step_s=batch_s + step.rest_s, batch_s=batch_s, compute_s=step.rest_s)
+        there = replace(step, step_s=batch_s + step.gpu_rest_s, batch_s=batch_s, compute_s=step.gpu_rest_s)
         gains = there.after() >= LEAST * there.after(batch_s=batch_s * (1 - share))
-        return replace(found, level="note", evidence=evidence + step.assumed) if gains else None
+        return replace(finding, level="note", evidence=evidence + assumption(step.gpu_rest_s)) if gains else None
     # Work that workers hide takes the cores of a network on a CPU all the same.
     cost_s = each * size * items.get("work_s", item_s) / item_s / (tried.get("cores") or 1)
     if not step.shared or kind == "before-draw" or cost_s < (LEAST - 1) * step.step_s:
         return None
-    return replace(found, level="note", cost_s=cost_s, evidence=f"{evidence}; workers take the network's cores for it")
+    evidence += "; workers take the network's cores for it"
+    return replace(finding, level="note", cost_s=cost_s, evidence=evidence)
 
 
 def _same_work(items: dict[str, Any], cost: str, size: int) -> tuple[str, str, str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hasten.doctor.finding import WAITS, Edit, Finding, gain_of, ms
 from hasten.doctor.script.findings.experiments import LOADERS, measured_loops, too_few, too_many, with_workers
-from hasten.doctor.script.records import ProcessRecord
+from hasten.doctor.script.records import ProcessRecord, assumption
 from hasten.doctor.script.source import follows_device
 from hasten.doctor.script.time_split import contended_s
 from hasten.observe.cores import usable_cores
@@ -62,7 +62,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
     if loader["fetches"]:
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
-    evidence += record.assumed if wait < WAITS * record.train_s else ""
+    evidence += assumption(record.rest_s) if record.gpu_assumed and wait < WAITS * record.train_s else ""
     # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = bool(measured_loops(record.experiments, 0))
@@ -81,8 +81,8 @@ def _other_workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Fi
             return  # Fewer were slower: they wait rather than work.
         words = too_many(workers, cores)
         evidence = f"a step waits {ms(cost)} of {ms(record.step_s)} for a core that workers have" if cost else ""
-    elif record.assumed and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, record.rest_s):
-        words, cost, evidence = too_few(workers), None, evidence + record.assumed
+    elif record.gpu_assumed and 0 < workers < cores and work_s / workers > max(LEAST_WORK_S, record.rest_s):
+        words, cost, evidence = too_few(workers), None, evidence + assumption(record.rest_s)
     else:
         return
     found = Finding(*words, *with_workers(cores))
@@ -130,12 +130,13 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     if not loaders or record.train_s <= 0:
         return []
     restarted = any(one.name == _RESTARTED.name for one in findings)
-    (work_s, evidence), lost_s = _work(record, loaders[0], restarted), 0.0 if record.assumed else contended_s(record)
+    work_s, evidence = _work(record, loaders[0], restarted)
+    lost_s = 0.0 if record.gpu_assumed else contended_s(record)
     workers, beyond_s = loaders[0]["num_workers"], work_s / cores - record.rest_s
     # What items wait for, rather than compute, is hidden by workers. Beside a GPU these have all cores, but less time.
     cost = min(wait_s, work_s) + lost_s
     here = cost >= HEAVY * record.train_s
-    there = record.assumed and (beyond_s if workers else cost) >= HEAVY * (record.rest_s + wait_s)
+    there = record.gpu_assumed and (beyond_s if workers else cost) >= HEAVY * (record.rest_s + wait_s)
     if work_s < LEAST_WORK_S or not (here or there):
         return []
     others = any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings) and beyond_s <= 0
@@ -143,7 +144,7 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
     evidence = f"{evidence}, on {cores} cores; the training waits {ms(wait_s)} a step for its batch"
     if lost_s:
         evidence += f", and {ms(lost_s)} for a core that one of {workers} workers has"
-    evidence += "" if here else record.assumed
+    evidence += "" if here else assumption(record.rest_s)
     level = "finding" if here and not others and cost >= HEAVY * record.step_s else "note"
     more: dict[str, Any] = {"level": level, "cost_s": cost if here else None, "part": "wait"}
     return [record.finding(_HEAVY_ITEMS, loaders[0]["site"], evidence=evidence, **more)]
