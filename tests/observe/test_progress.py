@@ -30,14 +30,14 @@ def test_a_log_gets_a_line_now_and_then_and_one_per_validation() -> None:
         clock.now += 0.5
         progress.update(step, loss=1 / step, samples_per_s=16.0, wait_share=0.012)
     assert len(stream.getvalue().splitlines()) == round(40 * 0.5 / PLAIN_EVERY)
-    progress.update(40, score=0.8)
-    progress.update(40, score=0.7)
+    progress.update(40, score=0.8, best=0.8)
+    progress.update(40, score=0.7, best=0.7)  # of more cases
     progress.stop("stopped: done")
     start = "step 40/100 (40%)  20 s, at most 30 s left"
     rest = "loss 0.0250  16.0 samples/s  waiting for data 1.2%"
     assert stream.getvalue().splitlines()[-3:] == [
         f"{start}  Dice 0.8000 (best 0.8000, target 0.9000)  {rest}",
-        f"{start}  Dice 0.7000 (best 0.8000, target 0.9000)  {rest}",
+        f"{start}  Dice 0.7000 (best 0.7000, target 0.9000)  {rest}",
         "stopped: done",
     ]
     assert "\x1b" not in stream.getvalue()
@@ -49,7 +49,7 @@ def test_a_terminal_is_redrawn_in_place_and_keeps_validations() -> None:
     progress.start(10)
     for step in range(1, 11):
         clock.now += 1
-        progress.update(step, loss=0.5, score=0.25 if step == 5 else None)
+        progress.update(step, loss=0.5, score=0.25 if step == 5 else None, best=0.25)
     progress.stop("end")
     progress.stop()
     text = stream.getvalue()
@@ -66,11 +66,11 @@ def test_the_time_left_is_that_of_the_expected_end_or_the_limit() -> None:
     progress.update(1)
     clock.now += 10
     progress.expect(101, 1000.0)
-    progress.update(11, score=0.5)
+    progress.update(11, score=0.5, best=0.5)
     assert "step 11/101" in stream.getvalue().splitlines()[-1]
     assert "at most 90 s left" in stream.getvalue().splitlines()[-1]
     progress.expect(101, 20.0)
-    progress.update(11, score=0.5)
+    progress.update(11, score=0.5, best=0.5)
     assert "at most 20 s left" in stream.getvalue().splitlines()[-1]
 
 
@@ -82,7 +82,7 @@ def test_a_narrow_terminal_gets_every_part_unbroken(width: int, monkeypatch: pyt
     progress.start(1500, target=0.9)
     progress.update(1)
     clock.now += 723
-    progress.update(1234, loss=0.1234, score=0.8123, samples_per_s=123.4, wait_share=0.123)
+    progress.update(1234, loss=0.1234, score=0.8123, best=0.8123, samples_per_s=123.4, wait_share=0.123)
     progress.stop()
     printed = next(text for text in stream.getvalue().split("\x1b[?25l") if "step 1234" in text).split("\x1b")[0]
     lines = [line.strip() for line in printed.splitlines()]

@@ -59,20 +59,20 @@ class Progress:
         step: int,
         loss: float | None = None,
         score: float | None = None,
+        best: float | None = None,
         samples_per_s: float | None = None,
         wait_share: float | None = None,
     ) -> None:
-        """Report that `step` steps are done; None keeps what was last given. A `score` (a validation) is shown at once.
+        """Report that `step` steps are done; None keeps what was last given. A `score` (a validation) is shown at once,
+        with the `best` so far.
 
         Between redraws this stores a few values and compares a clock, so it may be called on every step.
         """
         now = self._clock()
         if self._first is None:
             self._first = (step, now)
-        given = {"loss": loss, "score": score, "samples_per_s": samples_per_s, "wait_share": wait_share}
+        given = {"loss": loss, "score": score, "best": best, "samples_per_s": samples_per_s, "wait_share": wait_share}
         self._last |= {name: value for name, value in given.items() if value is not None}
-        if score is not None:
-            self._last["best"] = max(score, self._last.get("best", score))
         if self._running and (score is not None or now >= self._due):
             self._draw(step, now, is_validation=score is not None)
             self._due = now + self._every

@@ -274,7 +274,7 @@ class Loop:
         if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         if self.progress:
-            self.progress.update(step, score=value)
+            self.progress.update(step, score=value, best=self.best.value)
 
     # Checkpoints
 
