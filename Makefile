@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+NNUNET := $(VENV)/.nnunet
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
@@ -87,7 +88,7 @@ docs: $(READY)
 docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
 
-test: $(READY)
+test: $(READY) $(NNUNET)
 	$(MAKE) -j2 --output-sync=target lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=10
 
@@ -95,10 +96,13 @@ horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py
 
 # Without what nnU-Net's networks take from timm: it brings a torchvision, which is built for one torch only.
-nnunet: $(READY)
+nnunet: $(NNUNET)
+
+$(NNUNET): $(READY)
 	$(INSTALL) 'acvl-utils>=0.2.6,<0.3' 'batchgenerators>=0.25.1' einops graphviz pandas \
 		requests scikit-learn seaborn yacs
 	$(INSTALL) --no-deps 'nnunetv2>=2.8' 'dynamic-network-architectures>=0.4.4,<0.5'
+	@touch $@
 
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'

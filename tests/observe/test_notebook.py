@@ -33,7 +33,7 @@ from hasten.observe.notebook import Summary, cell_progress
 progress = cell_progress()
 progress.start(20)
 for step in range(1, 21):
-    progress.update(step, loss=1 / step, score=step / 20)
+    progress.update(step, loss=1 / step, score=step / 20, best=step / 20)
 """
     notebook.cells = [nbformat.v4.new_code_cell(text), nbformat.v4.new_code_cell(f"Summary({SUMMARY!r})")]
     nbclient.NotebookClient(notebook, timeout=600, iopub_timeout=600, kernel_name="python3").execute()
