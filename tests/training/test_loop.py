@@ -21,20 +21,10 @@ from hasten.training.step import TrainStep
 from hasten.training.stop import Stopped
 from tests.training.runs import assert_same_run, checkpoint, metrics, resumed
 
+SLOW_SIGNALS = [pytest.param(*each, marks=pytest.mark.slow) for each in ((signal.SIGUSR1, 75), (signal.SIGINT, 130))]
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGTERM, 143),
-        *[
-            pytest.param(number, code, marks=pytest.mark.slow)
-            for number, code in (
-                (signal.SIGUSR1, 75),
-                (signal.SIGINT, 130),
-            )
-        ],
-    ],
-)
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), *SLOW_SIGNALS])
 def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had_been(
     make: Callable[..., RunConfig],
     finished: tuple[Path, dict[str, Any]],
@@ -65,22 +55,13 @@ def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had
 STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "step"),
-    [
-        (("train.accumulate=2",), 7),
-        (STAGES, 9),
-        *[
-            pytest.param(overrides, step, marks=pytest.mark.slow)
-            for overrides, step in (
-                (("train.optimizer=lamb",), 7),
-                (STAGES, 6),
-                (("train.activations=200KB",), 7),
-            )
-        ],
-    ],
-    ids=str,
-)
+SLOW_WAYS = [
+    pytest.param(*each, marks=pytest.mark.slow)
+    for each in ((("train.optimizer=lamb",), 7), (STAGES, 6), (("train.activations=200KB",), 7))
+]
+
+
+@pytest.mark.parametrize(("overrides", "step"), [(("train.accumulate=2",), 7), (STAGES, 9), *SLOW_WAYS], ids=str)
 def test_other_ways_to_train_resume_too(
     make: Callable[..., RunConfig], tmp_path: Path, overrides: tuple[str, ...], step: int
 ) -> None:

@@ -15,6 +15,7 @@ from hasten.checkpoint import file as checkpoint_module
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.settled import undecided
+from hasten.evaluation.dice import Dice
 from hasten.kernels import use
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -144,6 +145,19 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     reason = summary["accelerators"]["shorter validation"]["reason"]
     assert reason.startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
+
+
+def test_a_class_of_which_nothing_is_found_is_told(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, classes = CaseEvaluator.__call__, {"liver": 0.9, "cyst": 0.0, "absent": math.nan}
+
+    def half(self: CaseEvaluator, network: torch.nn.Module, **given: Any) -> Dice:
+        return dataclasses.replace(plain(self, network, **given), mean=0.45, per_class=classes)
+
+    monkeypatch.setattr(CaseEvaluator, "__call__", half)
+    *_, doubt = train(make(), tmp_path / "run")["doubts"]
+    assert doubt.startswith("next to nothing of cyst is found: give the run more steps")
 
 
 def test_the_best_weights_are_those_of_the_validations_that_cover_the_most(

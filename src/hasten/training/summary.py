@@ -12,6 +12,7 @@ import numpy as np
 
 from hasten.cases.regions import paint
 from hasten.checkpoint.file import read_checkpoint
+from hasten.config.patterns import first_few
 from hasten.evaluation.dice import counts_of, dice_of, without_ignored
 from hasten.evaluation.examples import EXAMPLES, chosen_cases, to_example
 from hasten.observe.env import environment
@@ -78,6 +79,10 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
             f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that "
             "does not help, look at the report's slices for labels that do not lie on their images"
         )
+        return doubts
+    found = {} if loop.last is None else loop.last.record().get("dice_per_class", {})
+    if missed := [name for name, dice in found.items() if dice < _NEAR_0]:
+        doubts.append(f"next to nothing of {first_few(missed)} is found: give the run {more}, or finer voxels")
     return doubts
 
 
