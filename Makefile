@@ -41,7 +41,7 @@ help:
 	@echo "make lint      style, types, layers, spelling, sizes, docstrings"
 	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
-	@echo "make test      lint, documentation and the fast tests"
+	@echo "make test      lint, documentation and the fast tests, those with nnU-Net too, which it installs"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(VENV)-oldest"
 	@echo "make test-newest  the same with the newest torch, in $(VENV)-newest (remove it to take a newer one)"
