@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from benchmarks.harness import ROOT, Claim, arguments, busy_machine, child_environment, finish, interleave
 from benchmarks.time_limit import limited_run
@@ -48,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
             limited_run(given.shared / name, 20 if given.quick else 90, scratch, ["data.split.seed=0"])
-            plan = json.loads((scratch / "run" / "plan.json").read_text())
-            cases = list(plan["cases"]["validation"].values())[: 2 if given.quick else given.cases]
-            images = [Path(case["image"]["path"]) for case in cases]
+            validated = json.loads((scratch / "run" / "plan.json").read_text())["cases"]["validation"].values()
+            images = [Path(case["image"]["path"]) for case in validated][: 2 if given.quick else given.cases]
             figures = folders(scratch, images, 1 if given.quick else 5) | ways(scratch / "run", images)
         print(f"{name}: {figures}", file=sys.stderr)
         results |= {f"{name}/{figure}": values for figure, values in figures.items()}
@@ -78,7 +78,12 @@ def folders(scratch: Path, images: Sequence[Path], rounds: int) -> dict[str, lis
     maps = [path for path in ours.iterdir() if path.suffix != ".json"]
     assert len(maps) == len(images)
     pairs = [(read_file(path, label=True).array, read_file(script / path.name, label=True).array) for path in maps]
-    return figures | {"same": [sum(int((a == b).sum()) for a, b in pairs) / sum(a.size for a, _ in pairs)]}
+    return figures | {"same": [equal_share(pairs)]}
+
+
+def equal_share(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Of the voxels of all pairs of label maps."""
+    return sum(int((a == b).sum()) for a, b in pairs) / sum(a.size for a, _ in pairs)
 
 
 def ways(run: Path, images: Sequence[Path]) -> dict[str, list[float]]:
@@ -96,9 +101,8 @@ def ways(run: Path, images: Sequence[Path]) -> dict[str, list[float]]:
                 figures[f"{way}/case_s"].append(time.perf_counter() - begin)
                 labels[way].append(label)
     for way in WAYS[1:]:
-        pairs = list(zip(labels[way], labels["bf16" if way == "rounded" else "fp32"], strict=True))
-        equal = sum(int((a == b).sum()) for a, b in pairs)
-        figures[f"{way}/voxels"] = [equal / sum(a.size for a, _ in pairs)]
+        compared = labels["bf16" if way == "rounded" else "fp32"]
+        figures[f"{way}/voxels"] = [equal_share(list(zip(labels[way], compared, strict=True)))]
     return figures
 
 
@@ -107,11 +111,7 @@ def predictor(run: Path, way: str) -> Predictor:
     made = load_predictor(run)
     precision = "fp32" if way in ("fp32", "rounded") else "bf16"
     model = dataclasses.replace(made.model, inference=dataclasses.replace(made.model.inference, precision=precision))
-    layers = [
-        name
-        for name, module in model.network.named_modules()
-        if "conv" in type(module).__name__.lower() and not list(module.children())
-    ]
+    layers = [name for name, module in model.network.named_modules() if isinstance(module, _ConvNd)]
     if way in LAST:
         keep_fp32(model.network, layers[-LAST[way] :])
     if way == "rounded":

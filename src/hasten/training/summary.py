@@ -80,8 +80,8 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
             "does not help, look at the report's slices for labels that do not lie on their images"
         )
         return doubts
-    found = {} if loop.last is None else loop.last.record().get("dice_per_class", {})
-    if missed := [name for name, dice in found.items() if dice < _NEAR_0]:
+    per_class = {} if loop.last is None else loop.last.record().get("dice_per_class", {})
+    if missed := [name for name, dice in per_class.items() if dice < _NEAR_0]:
         doubts.append(f"next to nothing of {first_few(missed)} is found: give the run {more}, or finer voxels")
     return doubts
 
