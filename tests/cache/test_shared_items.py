@@ -49,7 +49,7 @@ def test_an_item_may_be_changed_and_nobody_else_sees_it() -> None:
 def test_items_held_at_once_keep_no_file_open() -> None:
     dataset = filled(2)
     before = psutil.Process().num_fds()
-    held = [dataset[number % 2] for number in range(3000)]
+    held = [dataset[number % 2] for number in range(300)]
     assert psutil.Process().num_fds() <= before + 2
     assert (held[-1]["image"] == 1).all()
 

@@ -35,6 +35,7 @@ def test_every_parameter_is_explained(name: str) -> None:
     assert set(inspect.signature(getattr(hasten, name)).parameters) - explained - {"config"} == set()
 
 
+@pytest.mark.slow
 def test_the_examples_run(folder: Path, phantoms: Path) -> None:  # noqa: F811
     shutil.copy(next((phantoms / "labelsTr").glob("*.nii.gz")), folder / "label.nii.gz")
     namespace: dict[str, Any] = {"__name__": "examples"}

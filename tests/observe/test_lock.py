@@ -83,7 +83,7 @@ def test_of_many_claimants_one_wins(tmp_path: Path) -> None:
         process.communicate()
     assert results.count("won") == 1, results
     assert sum("another run" in each for each in results) == 7, results
-    assert not out.exists()
+    assert not out.exists() or not any(out.iterdir()), "a loser may have made the folder"
 
 
 def test_what_a_killed_run_left_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -119,7 +119,7 @@ def test_found_at_its_place(raw, result):
         {"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0, own_thread=True)]},
         {"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0, training=1)]},
         {"parts": {"wait": 0.02}},
-        {"loaders": [loader(persistent_workers=False)]},
+        {"loaders": [loader(persistent_workers=False, length=2000)]},
         {"loaders": [loader(persistent_workers=False, passes=[FIRST, FIRST | {"start_s": 0.01}])]},
         {"loaders": [loader(pin_memory=False)]},
         {"cuda": True, "loaders": [loader(pin_memory=False)], "copies": {"count": 0, "pinned": 0, "seconds": 0.0}},
@@ -147,6 +147,12 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     assert {level for _, level, _ in names(here)} == {"note"}
     there = as_record(here.raw | {"assume_cuda": True})
     assert sorted(names(there)) == [(name, "finding", SITE) for name in ("data-parallel", "empty-cache", "host-read")]
+
+
+@pytest.mark.parametrize("passes", [[FIRST], [FIRST, FIRST | {"start_s": 0.05}]])
+def test_a_start_of_workers_that_costs_little_or_was_not_seen_again_is_a_note(passes):
+    raw = {"loaders": [loader(persistent_workers=False, passes=passes)]}
+    assert names(record(**raw)) == [("no-persistent-workers", "note", SITE)]
 
 
 def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():

@@ -20,8 +20,8 @@ LEAST_WAIT_S = 0.0005
 """Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""
 MANY = 2
 """Workers of a core, beyond which they are too many however little they take."""
-RESTARTS = 0.05
-"""Share of the time spent on restarting workers, from which it is a finding."""
+RESTARTS, NOTED = 0.05, 0.01
+"""Shares of the time spent on restarting workers, from which it is a finding, and a note."""
 _HIDE = ("no-workers", "few-workers")
 OTHERS_HIDE = 1.5
 """Predicted gain from which more workers are the cure."""
@@ -94,19 +94,29 @@ def _cores(record: ProcessRecord) -> int:
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    """no-persistent-workers: a note where it costs little here, or was seen at the first pass only."""
     # Each validation starts its workers. An engine of ignite that is told to end starts a pass for nothing.
-    again = [each for each in loader["passes"][1 if loader["training"] else 0 :] if each["batches"]]
-    if not loader.get("num_workers") or loader["persistent_workers"] or not again:
+    passes = [each for each in loader["passes"] if each["batches"]]
+    again = passes[1 if loader["training"] else 0 :]
+    if not loader.get("num_workers") or loader["persistent_workers"] or not passes:
         return
     usual = loader["wait_s"] / max(1, loader["batches"])
+    start_s = statistics.fmean(one["start_s"] for one in again or passes)
     cost = record.per_step(sum(record.share(one["step"]) * max(0.0, one["start_s"] - usual) for one in again))
-    if cost < RESTARTS * record.step_s:
+    evidence = f"{len(again)} restarts, {ms(start_s)} each until a batch"
+    if not again:
+        length = max(loader.get("length") or 0, record.steps)
+        cost = max(0.0, start_s - usual) / length
+        evidence = f"the start took {ms(start_s)} until a batch, and a pass has {length} batches"
+    here = cost >= RESTARTS * record.step_s
+    there = record.gpu_assumed and cost >= RESTARTS * (record.rest_s + record.part("wait"))
+    if not there and cost < NOTED * record.step_s:
         return
-    evidence = f"{len(again)} restarts, {ms(statistics.fmean(one['start_s'] for one in again))} each until a batch"
-    found = _RESTARTED
+    evidence += assumption(record.rest_s) if there and not here else ""
+    found, level = _RESTARTED, "finding" if here and again else "note"
     if loader["made"] > 1:
         found = replace(found, cure=f"once, before the loop over the passes: {found.cure}", edit=None)
-    yield record.finding(found, loader["site"], evidence=evidence, cost_s=cost)
+    yield record.finding(found, loader["site"], evidence=evidence, cost_s=cost, level=level)
 
 
 def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
