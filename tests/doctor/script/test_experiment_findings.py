@@ -193,12 +193,6 @@ def test_a_small_batch_gains_in_samples_and_not_where_the_loader_rules():
     assert names(tried(1.1, wait_s=1.0, workers=slow, doubled_batch=double)) == []
 
 
-@pytest.mark.parametrize(("values", "found"), [(4 * 96 * 96, ["small-batch"]), (16 * 96 * 96 * 4, [])])
-def test_a_batch_that_fills_no_gpu_is_a_note_where_one_is_assumed(values, found):
-    here = tried(largest_output={"values": values, "site": "/s/train.py:30"})
-    assert (names(here), names(as_record(here.raw | {"assume_cuda": True}))) == ([], found)
-
-
 def test_idle_biases_are_a_note():
     more = {"modules": ["0", "3"], "sites": ["/s/net.py:5", "/s/net.py:8"], "difference": 1e-7}
     note = only(tried(0.2, conv_bias=more))

@@ -29,7 +29,6 @@ _EXPERIMENTS = {
     "autocast": "autocast in bfloat16",
     "channels_last": "the channels_last layout",
     "conv_bias": "convolutions with idle biases",
-    "largest_output": "how much of a GPU a batch fills",
 }
 """Names of the probe's experiments."""
 FAILED = 2

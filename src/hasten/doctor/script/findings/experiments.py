@@ -21,8 +21,6 @@ HIDDEN = 0.05
 """Share of a step spent waiting below which workers count as fast enough."""
 BATCH_ROOM = 0.3
 """Share of the memory that must be free before a larger batch is advised."""
-GPU_THREADS = 108 * 2048
-"""Threads that an A100 runs at once, of which each computes one value or more."""
 LEAST = 1.05
 """Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
 BEFORE_DRAW, READ_S = 0.25, 0.002
@@ -76,7 +74,7 @@ def find(record: ProcessRecord) -> list[Finding]:
     if step is None:
         return []
     rules = {"workers": workers, "items": items, "autocast": _autocast, "channels_last": _layout}
-    rules |= {"doubled_batch": _batch, "largest_output": _fills_no_gpu, "conv_bias": _biases}
+    rules |= {"doubled_batch": _batch, "conv_bias": _biases}
     findings = []
     for name, rule in rules.items():
         finding, own_clock = rule(results, step), (results.get(name) or {}).get("own_clock")
@@ -205,18 +203,6 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
     where = place((results.get("workers") or {}).get("site") or arm.get("site", ""))
     cost_s = step.step_s * (1 - 1 / gain)
     return Finding(name, title, cure, where=where, evidence=evidence, cost_s=cost_s, gain=gain, interval=(low, high))
-
-
-def _fills_no_gpu(results: Results, step: StepTimes) -> Finding | None:
-    """small-batch, as a note, for a GPU that isn't here."""
-    arm = results.get("largest_output") or {}
-    if step.gpu_rest_s is None or not 0 < arm.get("values", 0) < GPU_THREADS:
-        return None
-    title = "a batch is too small to fill a GPU, whose steps then take as long as their launches"
-    evidence = f"no layer returns more than {arm['values']:,} values; an A100 runs {GPU_THREADS:,} threads at once"
-    where = place((results.get("workers") or {}).get("site") or arm.get("site", ""))
-    cure = "a larger batch_size (and the learning rate with it)"
-    return Finding("small-batch", title, cure, where=where, evidence=evidence, level="note")
 
 
 def _doubled(step: StepTimes, arm: dict[str, Any], end: str) -> float:

@@ -224,21 +224,6 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     return result
 
 
-def largest_output(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    """Number of values of the largest tensor that a module returns for the last batch: as much is done at once."""
-    clone, largest = net.copied(), 0
-
-    def note(module: nn.Module, args: Any, output: Any) -> None:
-        nonlocal largest
-        largest = max([largest, *(tensor.numel() for tensor in tensors_in(output))])
-
-    for module in clone.modules():
-        module.register_forward_hook(note)
-    with torch.no_grad():
-        clone(*net.args, **net.kwargs)
-    return {"values": largest}
-
-
 def free_memory(device: torch.device) -> tuple[int, int]:
     """Free and total bytes; memory that torch's allocator caches counts as free."""
     if device.type == "cuda":

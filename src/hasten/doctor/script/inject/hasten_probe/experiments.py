@@ -24,14 +24,13 @@ SHARES = {
     "autocast": 0.14,
     "channels_last": 0.10,
     "conv_bias": 0.02,
-    "largest_output": 0.01,
 }
 """Shares of the time for all experiments; unused time goes to the later ones."""
 TOUCHES = {"workers": ("wait", "sample", "forward", "backward"), "items": ("wait", "sample")}
 """Parts of a step that an experiment's cure could shorten; by default forward, backward, sample and overhead."""
 LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
 """Share of these parts that a working cure saves; by default a tenth."""
-ALWAYS = ("items", "conv_bias", "largest_output")
+ALWAYS = ("items", "conv_bias")
 """Experiments whose observation is worth reporting even without a gain or time to measure it."""
 TIMED = ("doubled_batch", "autocast", "channels_last")
 """Experiments that compare two ways of a step, whose time is the data's where a step is slow."""
@@ -129,7 +128,7 @@ def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], 
         "items": lambda seconds: exp_data.items(session, seconds),
     }
     if not reason:
-        for name in (*TIMED, "conv_bias", "largest_output"):
+        for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
             calls[name] = functools.partial(_on_net, getattr(exp_net, name), net, session)
     return calls, reason
 
