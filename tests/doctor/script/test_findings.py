@@ -149,10 +149,10 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     assert sorted(names(there)) == [(name, "finding", SITE) for name in ("data-parallel", "empty-cache", "host-read")]
 
 
-@pytest.mark.parametrize("passes", [[FIRST], [FIRST, FIRST | {"start_s": 0.05}]])
-def test_a_start_of_workers_that_costs_little_or_was_not_seen_again_is_a_note(passes):
-    raw = {"loaders": [loader(persistent_workers=False, passes=passes)]}
-    assert names(record(**raw)) == [("no-persistent-workers", "note", SITE)]
+@pytest.mark.parametrize(("restarts", "cuda"), [([], False), ([0.05], False), ([0.01], True)])
+def test_a_start_of_workers_that_costs_little_or_was_not_seen_again_is_a_note(restarts, cuda):
+    one = loader(persistent_workers=False, passes=[FIRST, *(FIRST | {"start_s": each} for each in restarts)])
+    assert names(record(loaders=[one], assume_cuda=cuda)) == [("no-persistent-workers", "note", SITE)]
 
 
 def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():
